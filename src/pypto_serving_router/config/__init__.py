@@ -1,0 +1,1 @@
+"""Fleet file and settings: the only list of options and fields."""

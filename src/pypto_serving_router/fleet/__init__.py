@@ -1,0 +1,1 @@
+"""The control path: which replicas run where."""

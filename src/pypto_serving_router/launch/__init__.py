@@ -1,0 +1,1 @@
+"""How a command runs on a host, and what is run there."""
