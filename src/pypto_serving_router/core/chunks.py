@@ -1,0 +1,139 @@
+"""The chunked transfer coding (RFC 9112 7.1), scanned in place: bytes are judged and counted, not copied.
+
+A scanner is fed a body in whatever pieces the network gave. It says how much of each piece may be relayed as it is,
+and where the body ends. Trailer fields are dropped (spec 4.8): the last chunk's line is relayed, the trailers are not,
+and the caller writes the empty line that ends the body.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from pypto_serving_router.core.head import MAX_HEAD
+
+_MAX_LINE: Final = 1024  # bytes of a size line with its extensions; generous: none are in use
+_MEMORY: Final = 4096  # size lines that are remembered
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_TRAILER_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
+_sizes: dict[bytes, int] = {}
+
+
+class ChunkError(ValueError):
+    """The bytes are not a chunked body."""
+
+
+class ChunkScanner:
+    """Finds the end of one chunked body.
+
+    After `feed`, `end` is the index in the piece just past the body, or -1 while the body goes on. `trailers` says
+    that trailer fields were dropped.
+    """
+
+    __slots__ = ("_left", "_line", "_trailer_bytes", "end", "in_trailers", "trailers")
+
+    def __init__(self) -> None:
+        self.end = -1
+        self.trailers = False
+        self.in_trailers = False
+        self._left = 0  # bytes of the current chunk still to come, its CR LF included
+        self._line = b""  # the start of a line that the piece before cut in two
+        self._trailer_bytes = 0
+
+    def feed(self, data: bytes, start: int = 0) -> int:
+        """Scan `data` from `start`; return the index up to which it may be relayed as it is.
+
+        When the body ends within `data` (`end` is then its end), the caller relays up to the returned index and then
+        one CR LF.
+
+        Raises:
+            ChunkError: a size, an extension, the end of a chunk or a trailer line is malformed.
+        """
+        position = start
+        size = len(data)
+        while position < size:
+            if self.in_trailers:
+                return self._scan_trailers(data, position, relay=position)
+            if self._left > 2:
+                step = min(self._left - 2, size - position)
+                self._left -= step
+                position += step
+                continue
+            if self._left:  # the chunk's CR LF, perhaps in two pieces
+                if data[position] != (13 if self._left == 2 else 10):
+                    raise ChunkError("a chunk does not end where its size says")
+                self._left -= 1
+                position += 1
+                continue
+            stop = data.find(b"\n", position)
+            if stop < 0:
+                self._line += data[position:]
+                if len(self._line) > _MAX_LINE:
+                    raise ChunkError("a chunk's size line is too long")
+                return size
+            line = data[position : stop + 1]
+            if self._line:
+                line = self._line + line
+                self._line = b""
+            chunk = _sizes.get(line)
+            if chunk is None:
+                chunk = _read_size(line)
+            position = stop + 1
+            if chunk:
+                # The whole chunk at hand is the usual case: an event of a stream.
+                after = position + chunk + 2
+                if after <= size:
+                    if data[after - 2 : after] != b"\r\n":
+                        raise ChunkError("a chunk does not end where its size says")
+                    position = after
+                else:
+                    self._left = chunk + 2
+            else:
+                self.in_trailers = True
+                return self._scan_trailers(data, position, relay=position)
+        return position
+
+    def _scan_trailers(self, data: bytes, position: int, *, relay: int) -> int:
+        while True:
+            stop = data.find(b"\n", position)
+            piece = data[position : stop + 1] if stop >= 0 else data[position:]
+            self._trailer_bytes += len(piece)
+            if self._trailer_bytes > MAX_HEAD:
+                raise ChunkError("the trailers are too long")
+            self._line += piece
+            if stop < 0:
+                return relay
+            line, self._line = self._line, b""
+            position = stop + 1
+            if line == b"\r\n":
+                self.end = position
+                return relay
+            if line[-2:] != b"\r\n" or not _TRAILER_LINE.fullmatch(line[:-2]):
+                raise ChunkError("a trailer line is not `name: value`")
+            self.trailers = True
+
+
+def dechunk(body: bytes) -> bytes:
+    """Return the content of a whole chunked body that a scanner has accepted."""
+    pieces: list[bytes] = []
+    position = 0
+    while True:
+        stop = body.index(b"\r\n", position)
+        size = int(body[position:stop].partition(b";")[0], 16)
+        if not size:
+            return b"".join(pieces)
+        position = stop + 2
+        pieces.append(body[position : position + size])
+        position += size + 2
+
+
+def _read_size(line: bytes) -> int:
+    found = _SIZE_LINE.fullmatch(line[:-2]) if line[-2:] == b"\r\n" else None
+    if found is None or len(line) > _MAX_LINE:
+        raise ChunkError("a chunk's size line is malformed")
+    size = int(found[1], 16)
+    if len(line) <= 16:
+        if len(_sizes) >= _MEMORY:
+            _sizes.clear()
+        _sizes[line] = size
+    return size
