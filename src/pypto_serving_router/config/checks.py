@@ -1,0 +1,106 @@
+"""What a text in the fleet file or an option may be, beyond its type.
+
+Each check takes a text and tells what is wrong with it, or None. A message never repeats the text whole: it may be a
+secret that was pasted into the wrong place.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+
+from pypto_serving_router.config import template
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})")
+# What OpenSSH itself refuses in a destination, because it may reach a shell through its configuration.
+_SSH_HOSTILE = re.compile(r"""[\s'"`$;&<>|(){},\\]""")
+
+
+def argument(text: str) -> str | None:
+    """Any text that can be handed to a program: line breaks are harmless, NUL is not."""
+    if "\0" in text:
+        return "contains a NUL character, which no program can be given"
+    if _SURROGATE.search(text):
+        return "contains half of a surrogate pair, which is not a character"
+    return None
+
+
+def line(text: str) -> str | None:
+    """Text without control characters."""
+    if match := _CONTROL.search(text):
+        return f"contains the control character {match[0]!a}; only plain text on one line is allowed"
+    return argument(text)
+
+
+def templated_argument(text: str) -> str | None:
+    """An argument in which placeholders expand."""
+    return argument(text) or _placeholders(text)
+
+
+def templated_line(text: str) -> str | None:
+    """One line in which placeholders expand."""
+    return line(text) or _placeholders(text)
+
+
+def address(text: str) -> str | None:
+    """A host name or an IP address, without scheme, port or path."""
+    if text.startswith("-"):
+        return "starts with `-`, as an option would; a host name or an IP address is allowed"
+    if is_ipv6(text) or _HOST_NAME.fullmatch(text):
+        return None
+    return line(text) or "is neither a host name nor an IP address (no scheme, port or path belongs here)"
+
+
+def ssh_destination(text: str) -> str | None:
+    """What the ssh client takes as its destination."""
+    if text.startswith("-"):
+        return "starts with `-`, as an option would; `user@host` or an alias of ssh_config is allowed"
+    if problem := line(text):
+        return problem
+    if match := _SSH_HOSTILE.search(text):
+        return f"contains {match[0]!a}; `user@host` or an alias of ssh_config is allowed"
+    return None
+
+
+def key_path(text: str) -> str | None:
+    """The path of a private key, and not the key."""
+    if "-----BEGIN" in text:
+        return "holds key material; only the path of a key file is allowed"
+    if text.startswith("-"):
+        return "starts with `-`, as an option would; the path of a key file is allowed"
+    return line(text)
+
+
+def variable(text: str) -> str | None:
+    """The name of an environment variable."""
+    if not text or "=" in text:
+        return "is not the name of an environment variable"
+    if text.startswith("PYPTO_ROUTER_"):
+        return "is reserved: variables named `PYPTO_ROUTER_*` are the router's own and are not passed on"
+    return line(text)
+
+
+def is_ipv6(text: str) -> bool:
+    """Whether this is an IPv6 address, without brackets."""
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False
+
+
+def nearest(text: str, known: list[str]) -> str:
+    """Suggest the known word most like `text`, else list them all."""
+    matches = difflib.get_close_matches(text, known, n=1)
+    return f"did you mean `{matches[0]}`?" if matches else "known are " + ", ".join(f"`{k}`" for k in known)
+
+
+def _placeholders(text: str) -> str | None:
+    known = list(template.PLACEHOLDERS)
+    for name in template.names(text):
+        if name not in known:
+            hint = nearest(name, known)
+            return f"`{{{name}}}` is not a placeholder; {hint} (`{{{{{name}}}}}` gives a literal `{{{name}}}`)"
+    return None
