@@ -62,6 +62,10 @@ class NoReplica(RouterError):
         self.retry_after = retry_after
 
 
+class OutOfDescriptors(RouterError):
+    """This process may open no more files or sockets."""
+
+
 # --- the replica's side failed ---------------------------------------------------------------
 
 

@@ -26,16 +26,16 @@ class ChunkError(ValueError):
 class ChunkScanner:
     """Finds the end of one chunked body.
 
-    After `feed`, `end` is the index in the piece just past the body, or -1 while the body goes on. `trailers` says
-    that trailer fields were dropped.
+    After `feed`, `end` is the index in the piece just past the body, or -1 while the body goes on. Where `content` is
+    a list, what the chunks hold is appended to it.
     """
 
-    __slots__ = ("_left", "_line", "_trailer_bytes", "end", "in_trailers", "trailers")
+    __slots__ = ("_in_trailers", "_left", "_line", "_trailer_bytes", "content", "end")
 
     def __init__(self) -> None:
         self.end = -1
-        self.trailers = False
-        self.in_trailers = False
+        self.content: list[bytes] | None = None
+        self._in_trailers = False
         self._left = 0  # bytes of the current chunk still to come, its CR LF included
         self._line = b""  # the start of a line that the piece before cut in two
         self._trailer_bytes = 0
@@ -52,10 +52,12 @@ class ChunkScanner:
         position = start
         size = len(data)
         while position < size:
-            if self.in_trailers:
+            if self._in_trailers:
                 return self._scan_trailers(data, position, relay=position)
             if self._left > 2:
                 step = min(self._left - 2, size - position)
+                if self.content is not None:
+                    self.content.append(data[position : position + step])
                 self._left -= step
                 position += step
                 continue
@@ -85,11 +87,13 @@ class ChunkScanner:
                 if after <= size:
                     if data[after - 2 : after] != b"\r\n":
                         raise ChunkError("a chunk does not end where its size says")
+                    if self.content is not None:
+                        self.content.append(data[position : after - 2])
                     position = after
                 else:
                     self._left = chunk + 2
             else:
-                self.in_trailers = True
+                self._in_trailers = True
                 return self._scan_trailers(data, position, relay=position)
         return position
 
@@ -110,21 +114,20 @@ class ChunkScanner:
                 return relay
             if line[-2:] != b"\r\n" or not _TRAILER_LINE.fullmatch(line[:-2]):
                 raise ChunkError("a trailer line is not `name: value`")
-            self.trailers = True
 
 
 def dechunk(body: bytes) -> bytes:
-    """Return the content of a whole chunked body that a scanner has accepted."""
-    pieces: list[bytes] = []
-    position = 0
-    while True:
-        stop = body.index(b"\r\n", position)
-        size = int(body[position:stop].partition(b";")[0], 16)
-        if not size:
-            return b"".join(pieces)
-        position = stop + 2
-        pieces.append(body[position : position + size])
-        position += size + 2
+    """Return the content of a whole chunked body.
+
+    Raises:
+        ChunkError: it is malformed or not whole.
+    """
+    scanner = ChunkScanner()
+    scanner.content = []
+    scanner.feed(body)
+    if scanner.end < 0:
+        raise ChunkError("the body is not whole")
+    return b"".join(scanner.content)
 
 
 def _read_size(line: bytes) -> int:

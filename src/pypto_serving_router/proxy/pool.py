@@ -1,0 +1,115 @@
+"""Connections to replicas: made when needed, kept while idle."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from pypto_serving_router.errors import ConnectFailed, OutOfDescriptors
+from pypto_serving_router.proxy.upstream import UpstreamConnection
+
+if TYPE_CHECKING:
+    from pypto_serving_router.core.balancer import Replica
+
+_KEEP_IDLE: Final = 60.0  # seconds; engines close idle connections themselves, most after 5 to 75
+
+
+class ConnectionPool:
+    """Idle connections by replica, the youngest used first: the oldest are then let go.
+
+    There is no limit on connections in use. `tls` holds the contexts of the replicas reached over https.
+    """
+
+    def __init__(self, *, connect_timeout: float, now: Callable[[], float], tls: Mapping[str, ssl.SSLContext]) -> None:
+        self._connect_timeout = connect_timeout
+        self._now = now
+        self._tls = tls
+        self._idle: dict[Replica, dict[UpstreamConnection, None]] = {}
+        self.open = 0
+
+    def take(self, replica: Replica) -> UpstreamConnection | None:
+        """Return an idle connection to `replica`, if there is one."""
+        idle = self._idle.get(replica)
+        while idle:
+            connection, _ = idle.popitem()
+            if connection.open and not connection.transport.is_closing():
+                return connection
+        return None
+
+    def give(self, connection: UpstreamConnection) -> None:
+        """Keep a connection that has served its exchange."""
+        connection.idle_since = self._now()
+        idle = self._idle.get(connection.replica)
+        if idle is None:
+            if connection.replica.removed:
+                connection.close()
+                return
+            idle = self._idle[connection.replica] = {}
+        idle[connection] = None
+
+    async def connect(self, replica: Replica) -> UpstreamConnection:
+        """Open a connection to `replica`.
+
+        Raises:
+            ConnectFailed: it was refused, timed out, or the replica's certificate is not to be trusted.
+            OutOfDescriptors: this process has none left; the replica is not to blame.
+        """
+        loop = asyncio.get_running_loop()
+        context = self._tls.get(replica.id) if replica.scheme == "https" else None
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                _, connection = await loop.create_connection(
+                    lambda: UpstreamConnection(replica, self._lost),
+                    replica.host,
+                    replica.port,
+                    ssl=context,
+                    server_hostname=replica.host if context is not None else None,
+                )
+        except TimeoutError:
+            raise ConnectFailed(f"no connection to {replica.url} within {self._connect_timeout:g} s") from None
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise OutOfDescriptors("this router has no file descriptor left for a connection") from error
+            refused = isinstance(error, ConnectionRefusedError)
+            raise ConnectFailed(f"no connection to {replica.url}: {error}", refused=refused) from error
+        self.open += 1
+        return connection
+
+    def forget(self, replica: Replica) -> None:
+        """Close the idle connections of a replica that has gone."""
+        for connection in self._idle.pop(replica, {}):
+            connection.close()
+
+    def sweep(self) -> None:
+        """Close connections that have been idle for long, the oldest first."""
+        oldest = self._now() - _KEEP_IDLE
+        for replica, idle in list(self._idle.items()):
+            for connection in list(idle):
+                if connection.idle_since > oldest:
+                    break
+                del idle[connection]
+                connection.close()
+            if not idle:
+                del self._idle[replica]
+
+    def close(self) -> None:
+        """Close every idle connection."""
+        for replica in list(self._idle):
+            self.forget(replica)
+
+    def _lost(self, connection: UpstreamConnection) -> None:
+        self.open -= 1
+        idle = self._idle.get(connection.replica)
+        if idle is not None:
+            idle.pop(connection, None)
+
+    @property
+    def idle(self) -> int:
+        """How many connections are idle."""
+        return sum(map(len, self._idle.values()))
+
+    def __repr__(self) -> str:
+        return f"<ConnectionPool {self.open} open, {self.idle} idle>"
