@@ -1,0 +1,85 @@
+"""A request's way through the session table and the balancer, as one step each for its start and its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pypto_serving_router.core.balancer import Balancer, Lease, Placement
+from pypto_serving_router.core.sessions import SessionTable
+
+if TYPE_CHECKING:
+    from pypto_serving_router.core.balancer import Replica
+
+
+class Routing:
+    """The session table and the balancer, kept in step.
+
+    Every method is synchronous, so that nothing comes between the look-up, the choice and the pin.
+    """
+
+    def __init__(self, *, slack: int, ttl: float, capacity: int) -> None:
+        """Take `--affinity-slack`, `--session-ttl` in seconds and `--max-sessions`."""
+        self.balancer = Balancer(slack=slack)
+        self.sessions = SessionTable(ttl=ttl, capacity=capacity, on_unpin=self.balancer.lowered)
+
+    def place(self, session: str, now: float) -> Lease:
+        """Choose the replica for a request of the session and pin the session there.
+
+        Raises:
+            NoReplica: none is routable; the session's pin is as it was.
+        """
+        sessions = self.sessions
+        pin = sessions.find(session, now)
+        if pin is None:
+            lease = self.balancer.acquire()
+            lease.pin = sessions.open(session, lease.replica, now)
+        else:
+            lease = self.balancer.acquire(pin.replica)
+            lease.pin = pin
+            sessions.begin(pin, lease.replica, now)
+        return lease
+
+    def peek(self, session: str | None, now: float) -> Lease:
+        """Choose the replica for a request that opens no session, renews none and is not counted.
+
+        Raises:
+            NoReplica: none is routable.
+        """
+        pinned = None if session is None else self.sessions.get(session, now)
+        return self.balancer.acquire(pinned, count=False)
+
+    def replace(self, lease: Lease, now: float) -> Lease:
+        """Move a request whose replica refused the connection to another it has not been tried on, and pin it there.
+
+        The lease is finished, also where no other replica is found. `routed` counted the request already.
+
+        Raises:
+            NoReplica: none is routable that was not tried.
+        """
+        self.finish(lease, now)
+        tried = (*lease.tried, lease.replica)
+        moved = self.balancer.acquire(exclude=tried, count=False)
+        moved.tried = tried
+        moved.placement = Placement.MOVED_UNROUTABLE
+        if lease.pin is not None:
+            moved.pin = self.sessions.pin(lease.pin.session, moved.replica, now)
+        return moved
+
+    def finish(self, lease: Lease, now: float) -> None:
+        """Give the request's place back, and renew its session's pin; a second call does nothing."""
+        if lease.held:
+            if lease.pin is not None:
+                self.sessions.end(lease.pin, now)
+            lease.release()
+
+    def drain(self, replica: Replica, now: float) -> int:
+        """Choose the replica no more, and drop its pins; return how many. Final."""
+        count = self.sessions.drop(replica)
+        self.balancer.drain(replica, now)
+        return count
+
+    def remove(self, replica: Replica) -> int:
+        """Take the replica out of the table, and drop its pins; return how many."""
+        count = self.sessions.drop(replica)
+        self.balancer.remove(replica)
+        return count
