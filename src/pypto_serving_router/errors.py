@@ -39,6 +39,29 @@ class JournalError(RouterError):
     """The state file cannot be read, written or locked."""
 
 
+# --- the operator asked for what can't be -----------------------------------------------------
+
+
+class PoolFull(RouterError):
+    """No slot is free, or the ceiling is reached."""
+
+
+class UnknownSlot(RouterError):
+    """No slot, host or launched replica goes by that name."""
+
+
+class SlotBusy(RouterError):
+    """The slot that was asked for is taken, or something answers at its address."""
+
+
+class LaunchFailed(RouterError):
+    """The launch was tried on the slot it names, and failed."""
+
+    def __init__(self, slot: str, message: str) -> None:
+        super().__init__(message)
+        self.slot = slot
+
+
 # --- the client can mend it ------------------------------------------------------------------
 
 
