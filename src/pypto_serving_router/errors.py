@@ -93,9 +93,13 @@ class OutOfDescriptors(RouterError):
 
 
 class UpstreamError(RouterError):
-    """An exchange failed on the replica's side; `sent` is False when nothing left this machine."""
+    """An exchange failed on the replica's side.
+
+    `sent` is False when nothing left this machine; `began` is True when the client has been given the answer's head.
+    """
 
     sent = True
+    began = False
 
 
 class ConnectFailed(UpstreamError):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
 
 _NO_LINGER = struct.pack("ii", 1, 0)
 
@@ -13,10 +17,8 @@ def reset(transport: asyncio.Transport) -> None:
     """Close with RST and drop what is unsent: the only sign of a cut where the framing cannot show one."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
-        try:
+        with suppress(OSError):  # the peer closed it first: nothing is left to reset
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-        except OSError:  # the peer closed it first: nothing is left to reset
-            pass
     transport.abort()
 
 

@@ -22,16 +22,19 @@ Rules for editors.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pypto_serving_router.core import answer as answers
-from pypto_serving_router.core.answer import Answer
 from pypto_serving_router.core.chunks import ChunkError, ChunkScanner
 from pypto_serving_router.core.head import MAX_HEAD, RequestHead, parse_request
 from pypto_serving_router.errors import RequestError
 from pypto_serving_router.proxy.flow import peer_has_left, reset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pypto_serving_router.core.answer import Answer
 
 NEVER: Final = float("inf")
 MAX_PIPELINED: Final = 64 * 1024
@@ -98,6 +101,7 @@ class ClientConnection(asyncio.Protocol):
         "_state",
         "_unsent",
         "due",
+        "full",
         "head",
         "paused",
         "peer",
@@ -119,6 +123,7 @@ class ClientConnection(asyncio.Protocol):
         self._discarded = 0
         self._unsent = 0  # bytes the client had not taken when last looked at
         self.paused = False  # not being read
+        self.full = False  # takes less than it is given
         # for the request at hand
         self._handler: Handler | None = None
         self._left = 0  # bytes of a fixed-length body still to come
@@ -167,18 +172,20 @@ class ClientConnection(asyncio.Protocol):
             self.transport.abort()
         return False  # closes, once what was written has been sent
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Forget the connection."""
         self._client_left()
         self._frontend.connections.discard(self)
 
     def pause_writing(self) -> None:
         """Stop whoever feeds this client."""
+        self.full = True
         if self._handler is not None:
             self._handler.client_full(full=True)
 
     def resume_writing(self) -> None:
         """Go on feeding this client."""
+        self.full = False
         if self._handler is not None:
             self._handler.client_full(full=False)
 
@@ -284,7 +291,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             while data and self._state == _IDLE:
                 data = self._start(data)
-            if self._state == _ANSWERING or self._state == _IDLE:
+            if self._state in (_ANSWERING, _IDLE):
                 self._buffer = data + self._buffer
         finally:
             self._running = False

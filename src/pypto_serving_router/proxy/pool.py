@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ssl
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from pypto_serving_router.errors import ConnectFailed, OutOfDescriptors
 from pypto_serving_router.proxy.upstream import UpstreamConnection
 
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Mapping
+
     from pypto_serving_router.core.balancer import Replica
 
 _KEEP_IDLE: Final = 60.0  # seconds; engines close idle connections themselves, most after 5 to 75

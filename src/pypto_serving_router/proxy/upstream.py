@@ -11,7 +11,6 @@ the client, or after it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pypto_serving_router.core.chunks import ChunkError, ChunkScanner
@@ -19,6 +18,8 @@ from pypto_serving_router.core.head import MAX_HEAD, Framing, ResponseHead, pars
 from pypto_serving_router.errors import UpstreamClosed, UpstreamError, UpstreamProtocolError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pypto_serving_router.core.balancer import Replica
     from pypto_serving_router.proxy.exchange import Exchange
 
@@ -171,8 +172,6 @@ class UpstreamConnection(asyncio.Protocol):
             try:
                 head = parse_response(data[:end])
                 framing = head.framing(exchange.head.method)
-                if head.status == 101:
-                    raise UpstreamProtocolError("the replica switched protocols unasked")
             except UpstreamProtocolError as error:
                 self._fail(exchange, error)
                 return
@@ -180,8 +179,10 @@ class UpstreamConnection(asyncio.Protocol):
             if head.status >= 200:
                 break
             self._informational += 1
-            if self._informational > _MAX_INFORMATIONAL:
-                self._fail(exchange, UpstreamProtocolError("too many interim answers"))
+            if head.status == 101 or self._informational > _MAX_INFORMATIONAL:
+                self._fail(
+                    exchange, UpstreamProtocolError(f"an interim answer ({head.status}) too many")
+                )
                 return
             if head.status != 100:  # the router has answered Expect itself
                 exchange.relay_interim(head)

@@ -1,0 +1,55 @@
+"""What is set once for the whole process: descriptors, memory, randomness."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+from contextlib import suppress
+from typing import Final
+
+_RESERVED_DESCRIPTORS: Final = 128  # logs, the state file, ssh, probes
+
+# glibc returns large blocks to the kernel at once and asks for them again with the next body: page faults then cost
+# more than the copy. These values keep a few bodies' worth; a burst's memory above `top pad` goes back.
+_M_TRIM_THRESHOLD: Final = -1
+_M_TOP_PAD: Final = -2
+_M_MMAP_THRESHOLD: Final = -3
+_MALLOC: Final = ((_M_MMAP_THRESHOLD, 64 << 20), (_M_TRIM_THRESHOLD, 256 << 20), (_M_TOP_PAD, 16 << 20))
+
+
+def keep_memory() -> bool:
+    """Let the C library keep freed blocks for the next body; return whether it can."""
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        return all([mallopt(option, value) for option, value in _MALLOC])
+    return False
+
+
+def raise_descriptor_limit() -> int:
+    """Allow as many open files as this process may; return how many clients that serves, with a replica each."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return max(16, (soft - _RESERVED_DESCRIPTORS) // 2)
+
+
+class Mint:
+    """Makes ids of 128 random bits from the operating system's generator, as 32 hex digits.
+
+    They are drawn a page at a time: a system call for each would cost as much as choosing a replica.
+    """
+
+    __slots__ = ("_digits",)
+
+    def __init__(self) -> None:
+        self._digits: list[str] = []
+
+    def __call__(self) -> str:
+        """Return a new id."""
+        if not self._digits:
+            digits = os.urandom(4096).hex()
+            self._digits = [digits[start : start + 32] for start in range(0, 8192, 32)]
+        return self._digits.pop()

@@ -1,0 +1,464 @@
+"""One request with its response: choose, connect, send, relay, finish.
+
+Theory of operation. An exchange moves through these steps, in this order, driven by the two connections' callbacks:
+
+1. *begin*: the head is here. The session id is in it, or is looked for in the body, which is then buffered.
+2. *place*: the core chooses a replica and leases it: synchronous, so nothing can come between look-up and pin.
+3. *send*: on an idle connection, or on a new one; only here does an exchange wait in a coroutine.
+4. *answer_began*, *relay*, *completed*: bytes go from one transport to the other.
+5. *end*: whatever happened, exactly once: the lease is released and the outcome recorded.
+
+It is written as callbacks rather than as one coroutine because a task and the futures it would wait on cost as much
+as everything else the router does for a request (measurements: docs/explanation/performance.md).
+
+Rules for editors.
+
+1. Every way out goes through `_end`, and leaves neither a lease nor an upstream connection behind.
+2. A body is kept only until the replica has begun to answer, or for `_SECOND_TRY` seconds (spec 4.6).
+3. What says something about a replica's health is told to `proxy.on_fault`; the exchange draws no conclusion itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pypto_serving_router.core import answer as answers
+from pypto_serving_router.core.chunks import dechunk
+from pypto_serving_router.core.head import Framing, RequestHead, ResponseHead, forward_request, forward_response
+from pypto_serving_router.core.session_id import from_body, from_header
+from pypto_serving_router.errors import (
+    ConnectFailed,
+    NoReplica,
+    OutOfDescriptors,
+    UpstreamClosed,
+    UpstreamError,
+    UpstreamTimeout,
+)
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine
+
+    from pypto_serving_router.core.answer import Answer
+    from pypto_serving_router.core.balancer import Lease, Placement, Replica
+    from pypto_serving_router.core.routing import Routing
+    from pypto_serving_router.proxy.frontend import ClientConnection
+    from pypto_serving_router.proxy.pool import ConnectionPool
+    from pypto_serving_router.proxy.upstream import UpstreamConnection
+
+_HOLD: Final = 1024 * 1024  # bytes of a body that may be kept for a second try
+_WAITING: Final = 64 * 1024  # bytes of a body read while the replica is being connected to
+_SECOND_TRY: Final = 1.0  # seconds in which a kept connection may turn out to have been closed (spec 4.6)
+_JOIN: Final = 16 * 1024  # up to here, one copy is cheaper than a second buffer to write
+_POST: Final = b"POST"
+_MEMORY: Final = 8192  # descriptions of placements that are remembered
+
+
+@dataclass(slots=True, kw_only=True)
+class Proxy:
+    """What all exchanges share."""
+
+    routing: Routing
+    pool: ConnectionPool
+    now: Callable[[], float]
+    mint: Callable[[], str]
+    """Makes an id: 32 hex digits of OS randomness."""
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    on_fault: Callable[[Replica, UpstreamError], None]
+    """A replica failed an exchange; `error.began` says whether its answer had begun."""
+    record: Callable[[Exchange], None]
+    """An exchange has ended."""
+    chunk_gap: Callable[[float], None]
+    """Seconds between two pieces of one answer."""
+    request_timeout: float
+    max_body_size: int
+    connect_retries: int
+    _described: dict[tuple[Replica, Placement], bytes] = field(default_factory=dict)
+
+    def describe(self, lease: Lease) -> bytes:
+        """Return the header lines that tell a client which replica answered, and why that one."""
+        key = (lease.replica, lease.placement)
+        lines = self._described.get(key)
+        if lines is None:
+            if len(self._described) >= _MEMORY:  # replicas come and go
+                self._described.clear()
+            lines = f"X-Router-Replica: {lease.replica.id}\r\nX-Router-Placement: {lease.placement}\r\n".encode()
+            self._described[key] = lines
+        return lines
+
+    def open(self, client: ClientConnection, head: RequestHead) -> Exchange:
+        """Make the handler of a request to a replica."""
+        return Exchange(self, client, head)
+
+
+class Exchange:
+    """A request on its way to a replica, and the answer on its way back.
+
+    The public attributes are the record of it, complete when `proxy.record` gets it: times are monotonic and 0.0
+    for what did not happen; `status` is what the client was given, 0 if it left before.
+    """
+
+    __slots__ = (
+        "_body_complete",
+        "_buffering",
+        "_connecting",
+        "_keep_alive",
+        "_pieces",
+        "_proxy",
+        "_upstream",
+        "_upstream_paused",
+        "client",
+        "due",
+        "ended",
+        "first_byte",
+        "framing",
+        "head",
+        "heard",
+        "last_piece",
+        "lease",
+        "outcome",
+        "received",
+        "relayed",
+        "replica",
+        "request_id",
+        "sent",
+        "session",
+        "started",
+        "status",
+    )
+
+    def __init__(self, proxy: Proxy, client: ClientConnection, head: RequestHead) -> None:
+        self._proxy = proxy
+        self.client = client
+        self.head = head
+        self.request_id = b"" if head.request_id is None else head.request_id
+        self.session: str | None = None
+        self.lease: Lease | None = None
+        self.replica: Replica | None = None
+        self.started = self.sent = proxy.now()
+        self.due = self.started + proxy.request_timeout
+        self.first_byte = self.last_piece = self.ended = 0.0
+        self.status = 0
+        self.received = self.relayed = 0  # bytes of the bodies
+        self.outcome = ""
+        self.framing = Framing.NONE
+        self.heard = False  # a byte of an answer has come
+        self._upstream: UpstreamConnection | None = None
+        self._upstream_paused = False
+        self._connecting: asyncio.Task[None] | None = None
+        self._buffering = False  # the session id is looked for in the body
+        self._body_complete = False
+        self._pieces: list[bytes] | None = []  # of the body: not sent yet, or kept for a second try
+        self._keep_alive = False
+
+    # --- from the client ---------------------------------------------------------------------
+
+    def begin(self, piece: bytes, *, complete: bool) -> None:
+        """Start; `piece` is the part of the body that came with the head."""
+        head = self.head
+        self._body_complete = complete
+        self.received = len(piece)
+        if head.length > self._proxy.max_body_size or self.received > self._proxy.max_body_size:
+            self.body_failed(self._too_large())
+            return
+        if head.expect and not complete and not piece:
+            self.client.send_continue()
+        if piece:
+            self._pieces = [piece]
+        values = head.sessions
+        if values is not None:
+            self._place(from_header(values))
+        elif complete and not piece:
+            self._place(None)
+        elif complete:
+            self._identify()
+        elif head.has_body:
+            self._buffering = True
+
+    def body(self, piece: bytes, *, complete: bool) -> None:
+        """Take more of the body."""
+        self._body_complete = complete
+        self.received += len(piece)
+        if self.received > self._proxy.max_body_size:
+            self.body_failed(self._too_large())
+            return
+        upstream = self._upstream
+        if upstream is not None:
+            upstream.transport.write(piece)
+            if self._pieces is not None:
+                self._pieces.append(piece)
+            return
+        assert self._pieces is not None
+        self._pieces.append(piece)
+        if self._buffering:
+            if complete:
+                self._identify()
+        elif self.received > _WAITING and not complete:
+            self.client.pause()
+
+    def body_failed(self, answer: Answer) -> None:
+        """Refuse the rest of the request's body."""
+        self._leave_upstream()
+        if self.status:
+            self._end("refused")
+            self.client.cut(hard=self._cut_is_invisible)
+        else:
+            self._answer(answer, "refused")
+
+    def client_left(self) -> None:
+        """Let the replica know, by closing its connection, that nobody waits for the answer."""
+        self._leave_upstream()
+        self._end("client_left")
+
+    def client_full(self, *, full: bool) -> None:
+        """Hold back the replica while the client takes nothing."""
+        upstream = self._upstream
+        if upstream is not None and full is not self._upstream_paused:
+            self._upstream_paused = full
+            if full:
+                upstream.transport.pause_reading()
+            else:
+                upstream.transport.resume_reading()
+
+    def expire(self) -> None:
+        """The request timeout has passed (spec 4.7)."""
+        upstream_waited_for = self.replica
+        self._leave_upstream()
+        if self.status:
+            self._end("timeout")
+            self.client.cut(hard=self._cut_is_invisible)
+        elif upstream_waited_for is None:
+            self._answer(answers.error(408, "request_timeout", "the request did not arrive in time"), "refused")
+        else:
+            waited = f"no answer from {upstream_waited_for.id} within {self._proxy.request_timeout:g} s"
+            self._proxy.on_fault(upstream_waited_for, UpstreamTimeout(waited))
+            self._answer(answers.error(504, "upstream_timeout", waited), "timeout")
+
+    # --- choosing and sending ----------------------------------------------------------------
+
+    def _identify(self) -> None:
+        """Look for the session id in the whole body."""
+        self._buffering = False
+        assert self._pieces is not None
+        whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces = [whole]
+        self._place(from_body(dechunk(whole) if self.head.chunked else whole))
+
+    def _place(self, session: str | None) -> None:
+        proxy = self._proxy
+        now = proxy.now()
+        try:
+            if self.head.method == _POST:
+                self.session = session = session or proxy.mint()
+                self.lease = lease = proxy.routing.place(session, now)
+            else:
+                self.lease = lease = proxy.routing.peek(session, now)
+        except NoReplica as error:
+            headers = {"Retry-After": str(error.retry_after)}
+            self._answer(answers.error(503, "no_replica", str(error), headers=headers), "no_replica")
+            return
+        self.replica = replica = lease.replica
+        # What cannot be sent a second time must not go out on a connection the replica may have closed.
+        holdable = self._body_complete or 0 <= self.head.length <= _HOLD
+        upstream = proxy.pool.take(replica) if holdable else None
+        if upstream is None:
+            self._connecting = proxy.spawn(self._connect())
+        else:
+            self._send(upstream)
+
+    async def _connect(self) -> None:
+        """Open a connection to the replica, or to another where this one refuses and retries are allowed."""
+        proxy = self._proxy
+        retries = proxy.connect_retries
+        while True:
+            assert self.lease is not None
+            replica = self.lease.replica
+            try:
+                upstream = await proxy.pool.connect(replica)
+            except OutOfDescriptors as error:
+                headers = {"Retry-After": "1"}
+                self._connecting = None
+                self._answer(answers.error(503, "overloaded", str(error), headers=headers), "no_replica")
+                return
+            except ConnectFailed as error:
+                proxy.on_fault(replica, error)
+                if error.refused and retries > 0:
+                    retries -= 1
+                    try:
+                        self.lease = proxy.routing.replace(self.lease, proxy.now())
+                    except NoReplica:
+                        self.lease = None
+                    else:
+                        self.replica = self.lease.replica
+                        continue
+                self._connecting = None
+                self._answer(answers.error(502, "upstream_unreachable", str(error)), "upstream_failed")
+                return
+            self._connecting = None
+            self._send(upstream)
+            return
+
+    def _send(self, upstream: UpstreamConnection) -> None:
+        self._upstream = upstream
+        upstream.start(self)
+        if not self.request_id:
+            self.request_id = self._proxy.mint().encode()
+        head = forward_request(
+            self.head, host=upstream.replica.authority, peer=self.client.peer, request_id=self.request_id
+        )
+        pieces = self._pieces
+        if not pieces:
+            upstream.transport.write(head)
+        elif len(pieces) == 1 and len(pieces[0]) <= _JOIN:
+            upstream.transport.write(head + pieces[0])
+        else:
+            upstream.transport.writelines([head, *pieces])
+        self.sent = self._proxy.now()
+        if not upstream.used:
+            self._pieces = None  # a fresh connection gets no second try
+        if self.client.full:
+            self.client_full(full=True)
+        if not self._body_complete:
+            self.client.resume()
+
+    # --- from the replica --------------------------------------------------------------------
+
+    def upstream_full(self, *, full: bool) -> None:
+        """Hold back the client while the replica takes nothing."""
+        if not self._body_complete:
+            if full:
+                self.client.pause()
+            else:
+                self.client.resume()
+
+    def relay_interim(self, head: ResponseHead) -> None:
+        """Pass a 1xx answer on to a client that can read it."""
+        if self.head.minor:
+            self.client.transport.write(b"\r\n".join([head.status_line, *head.lines, b"\r\n"]))
+
+    def answer_began(self, head: ResponseHead, framing: Framing, data: bytes) -> None:
+        """Give the client the answer's head, and `data` of its body."""
+        client = self.client
+        request = self.head
+        assert self.lease is not None
+        self._pieces = None
+        self.status = head.status
+        self.framing = framing
+        self.first_byte = self.last_piece = self._proxy.now()
+        self.relayed = len(data)
+        connection = None
+        self._keep_alive = keep = (
+            client.keep_alive
+            and framing is not Framing.CLOSE
+            and not (framing is Framing.CHUNKED and not request.minor)
+        )
+        if not keep:
+            connection = b"close"
+        elif not request.minor:
+            connection = b"keep-alive"
+        block = forward_response(
+            head,
+            session=None if self.session is None else self.session.encode(),
+            request_id=self.request_id,
+            extra=self._proxy.describe(self.lease),
+            chunked=head.chunked and request.minor == 1 and head.status != 204,
+            connection=connection,
+        )
+        if len(data) <= _JOIN:
+            client.transport.write(block + data)
+        else:
+            client.transport.writelines([block, data])
+
+    def relay(self, data: bytes) -> None:
+        """Give the client more of the body, as it came."""
+        self.client.transport.write(data)
+        self.relayed += len(data)
+        now = self._proxy.now()
+        self._proxy.chunk_gap(now - self.last_piece)
+        self.last_piece = now
+
+    def completed(self, *, reusable: bool) -> None:
+        """The answer is whole."""
+        upstream = self._upstream
+        assert upstream is not None
+        self._upstream = None
+        if self._upstream_paused:
+            upstream.transport.resume_reading()
+        sent_whole = self._body_complete and not upstream.transport.get_write_buffer_size()
+        if upstream.release() and reusable and sent_whole:
+            self._proxy.pool.give(upstream)
+        else:
+            upstream.close()
+        self._end("complete")
+        self.client.finish(keep_alive=self._keep_alive)
+
+    def upstream_failed(self, error: UpstreamError) -> None:
+        """The replica's connection broke, or what came on it is not an answer."""
+        upstream = self._upstream
+        assert upstream is not None
+        assert self.replica is not None
+        self._upstream = None
+        proxy = self._proxy
+        if self.status:
+            error.began = True
+            proxy.on_fault(self.replica, error)
+            self._end("upstream_cut")
+            self.client.cut(hard=self._cut_is_invisible)
+            return
+        stale = (
+            upstream.used
+            and not self.heard
+            and self._pieces is not None
+            and isinstance(error, UpstreamClosed)
+            and proxy.now() - self.sent <= _SECOND_TRY
+        )
+        if stale:
+            self._connecting = proxy.spawn(self._connect())
+            return
+        proxy.on_fault(self.replica, error)
+        message = f"{self.replica.id} failed before it answered: {error}"
+        self._answer(answers.error(502, "upstream_failed", message), "upstream_failed")
+
+    # --- ending ------------------------------------------------------------------------------
+
+    @property
+    def _cut_is_invisible(self) -> bool:
+        """Whether a client would take the end of the connection for the end of the answer."""
+        return self.framing is Framing.CLOSE or (self.framing is Framing.CHUNKED and not self.head.minor)
+
+    def _too_large(self) -> Answer:
+        limit = self._proxy.max_body_size
+        return answers.error(413, "body_too_large", f"a request's body may have {limit} bytes")
+
+    def _leave_upstream(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if self._upstream is not None:
+            self._upstream.close()
+            self._upstream = None
+
+    def _answer(self, answer: Answer, outcome: str) -> None:
+        """Answer in the replica's place."""
+        self.status = answer.status
+        more = b""
+        if self.head.method == _POST:
+            if self.session is None:  # refused before its body was read
+                given = None if self.head.sessions is None else from_header(self.head.sessions)
+                self.session = given or self._proxy.mint()
+            more = b"X-Session-Id: %b\r\n" % self.session.encode()
+        self._end(outcome)
+        self.client.answer(answer, more=more)
+
+    def _end(self, outcome: str) -> None:
+        self.outcome = outcome
+        self._pieces = None
+        self.ended = now = self._proxy.now()
+        if self.lease is not None:
+            self._proxy.routing.finish(self.lease, now)
+        self._proxy.record(self)
+
+    def __repr__(self) -> str:
+        where = "" if self.replica is None else f" on {self.replica.id}"
+        return f"<Exchange {self.head.method.decode()} {self.outcome or 'under way'}{where}>"
