@@ -51,7 +51,7 @@ def address(text: str) -> str | None:
         return "starts with `-`, as an option would; a host name or an IP address is allowed"
     if is_ipv6(text) or _HOST_NAME.fullmatch(text):
         return None
-    return line(text) or "is neither a host name nor an IP address (no scheme, port or path belongs here)"
+    return line(text) or "is neither a host name nor an IP address (no scheme, port, path or brackets belong here)"
 
 
 def ssh_destination(text: str) -> str | None:
@@ -84,9 +84,9 @@ def variable(text: str) -> str | None:
 
 
 def is_ipv6(text: str) -> bool:
-    """Whether this is an IPv6 address, without brackets."""
+    """Whether this is an IPv6 address, without brackets or a zone, which no Host header can carry."""
     try:
-        return ipaddress.ip_address(text).version == 6
+        return ipaddress.ip_address(text).version == 6 and "%" not in text
     except ValueError:
         return False
 

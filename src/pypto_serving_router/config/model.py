@@ -7,7 +7,8 @@ A `Meta` says what a value means and may be. Its `extra` holds what JSON Schema 
 - `key_check`: the same for the keys of an object,
 - `allowed`: what is allowed, for messages,
 - `default`: how a default that is computed reads in the documentation,
-- `metavar`, `bare`, `secret`: how an option is shown, what it means without a value, and that it is never shown.
+- `secret`: the value is never shown,
+- `metavar`, `bare`: how an option's value is called, and what the option means without one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,17 @@ Name = Annotated[str, Meta(pattern=NAME_PATTERN, extra={"allowed": "1 to 128 of 
 Line = Annotated[str, Meta(min_length=1, extra={"check": checks.line})]
 Argument = Annotated[str, Meta(extra={"check": checks.templated_argument})]
 Command = tuple[Argument, ...]
-Address = Annotated[str, Meta(min_length=1, extra={"check": checks.address})]
+Address = Annotated[str, Meta(min_length=1, extra={"check": checks.address, "allowed": "a host name or an IP address"})]
+SshDestination = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        extra={"check": checks.ssh_destination, "allowed": "`user@host` or an alias of ssh_config"},
+    ),
+]
+KeyPath = Annotated[
+    str, Meta(min_length=1, extra={"check": checks.key_path, "allowed": "the path of a key file", "secret": True})
+]
 
 
 # --- the fleet file --------------------------------------------------------------------------
@@ -75,9 +86,9 @@ class HostSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = field(default_factory=str)
     ssh: Annotated[
-        Annotated[str, Meta(min_length=1, extra={"check": checks.ssh_destination})] | None,
+        SshDestination | None,
         Meta(
-            description="How the system's ssh client reaches it: `user@host` or an alias of ssh_config.",
+            description="How the system's ssh client reaches it.",
             extra={"default": "none: the router's own machine"},
         ),
     ] = None
@@ -89,7 +100,7 @@ class HostSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = field(default_factory=str)
     identity_file: Annotated[
-        Annotated[str, Meta(min_length=1, extra={"check": checks.key_path})] | None,
+        KeyPath | None,
         Meta(description="Path of the private key ssh is to use (`~` expands). A key itself is refused."),
     ] = None
     devices: Annotated[
@@ -123,7 +134,7 @@ class HostSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = ("pypto-serving",)
     env: Annotated[
-        dict[str, Argument],
+        dict[str, Annotated[Argument, Meta(extra={"secret": True})]],
         Meta(description="Added to the environment of the replica.", extra={"key_check": checks.variable}),
     ] = field(default_factory=dict)
     launch_wrapper: Annotated[
@@ -214,7 +225,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         Line | None,
         Meta(
             description="The fleet file: which replicas there are, and where more can be launched.",
-            extra={"metavar": "FILE", "default": "required"},
+            extra={"metavar": "FILE"},
         ),
     ] = None
     host: Annotated[Line, Meta(description="The address to listen on.", extra={"metavar": "ADDRESS"})] = "0.0.0.0"  # noqa: S104 - clients are on other machines
@@ -296,7 +307,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     demo: Annotated[
         Annotated[int, Meta(ge=1, le=1000)] | None,
         Meta(
-            description="Instead of a fleet file: launch this many simulated replicas here, and route to them.",
+            description="Instead of a fleet file: launch simulated replicas here, 2 unless N is given, "
+            "and route to them.",
             extra={"metavar": "[N]", "bare": 2},
         ),
     ] = None

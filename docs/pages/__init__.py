@@ -1,0 +1,1 @@
+"""Pages of the documentation that come from the code."""
