@@ -7,8 +7,8 @@ What is forwarded is built from those same lines, so the router cannot judge one
 Rules for editors.
 
 1. Whatever two HTTP/1.1 parsers could read two ways is refused, never repaired (RFC 9112 sections 2.2, 5.1, 6.1, 6.3).
-2. A field is looked at by its exact spelling first: `_request_kinds` remembers spellings that were found to be tokens,
-   so that the usual field costs one look-up. Both memories are bounded.
+2. Lines that were judged before are remembered as they stood, so that the usual line costs one look-up. What holds a
+   secret, or differs from request to request, is not. Every memory is bounded.
 3. Nothing here knows about sockets, sessions or replicas.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
 from pypto_serving_router.errors import RequestError, UpstreamProtocolError
 
@@ -26,10 +26,11 @@ MAX_HEAD: Final = 64 * 1024
 MAX_FIELDS: Final = 128
 """Fields of a head (spec 4.10)."""
 
+_V = TypeVar("_V")
+
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # RFC 9110 5.6.2
 _TEXT = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])  # what a field line may hold (RFC 9110 5.5)
 _TARGET = bytes(b for b in range(0x21, 0x7F) if b not in b'#"<>\\^`{|}')  # RFC 3986, with no fragment
-_CRLFS = b"\r\n" * (MAX_FIELDS + 2)
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 _METHODS = frozenset([b"POST", b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"PATCH"])
 _MAX_LENGTH_DIGITS = 18  # stays within 64 bits for any parser behind us
@@ -83,10 +84,55 @@ _RESPONSE_NAMES: Final = {
     b"x-accel-buffering": _BUFFERING,
 }
 
-_MEMORY: Final = 4096  # spellings, and status lines, that are remembered
-_MEMORABLE: Final = 64  # bytes of the longest one
-_request_kinds: dict[bytes, int] = {}
-_response_kinds: dict[bytes, int] = {}
+_MEMORY: Final = 4096  # entries of each memory; full, it starts anew
+_MEMORABLE: Final = 256  # bytes of the longest line that is remembered
+_SECRETS: Final = frozenset([b"authorization", b"cookie", b"set-cookie", b"api-key", b"x-api-key"])
+_VARYING: Final = frozenset([_LENGTH, _SESSION, _REQUEST_ID, _FORWARDED_FOR])
+
+
+class _Memory:
+    """The kinds of header lines seen before, and of field names by their spelling."""
+
+    __slots__ = ("_names", "_special", "kinds")
+
+    def __init__(self, special: dict[bytes, int]) -> None:
+        self.kinds: dict[bytes, int] = {}
+        self._names: dict[bytes, tuple[int, bool]] = {}
+        self._special = special
+
+    def learn(self, line: bytes) -> int:
+        """Judge a line not remembered; return its kind."""
+        name, colon, value = line.partition(b":")
+        known = self._names.get(name) or self._classify(name, colon)
+        if value.translate(None, _TEXT):
+            raise _bad("a control character in the head, or a line that does not end in CR LF")
+        kind, memorable = known
+        if memorable and len(line) <= _MEMORABLE:
+            _remember(self.kinds, line, kind)
+        return kind
+
+    def _classify(self, name: bytes, colon: bytes) -> tuple[int, bool]:
+        if not colon or not name or name.translate(None, _TOKEN):
+            raise _bad("a header line is not `name: value`")
+        lower = name.lower()
+        kind = self._special.get(lower)
+        if kind is None:
+            kind = _HOP if lower in _HOP_BY_HOP or lower.startswith(b"proxy-") else _PLAIN
+        known = (kind, kind not in _VARYING and lower not in _SECRETS)
+        if len(name) <= _MEMORABLE:
+            _remember(self._names, name, known)
+        return known
+
+
+def _remember(memory: dict[bytes, _V], key: bytes, value: _V) -> None:
+    if len(memory) >= _MEMORY:
+        memory.clear()
+    memory[key] = value
+
+
+_request_lines = _Memory(_REQUEST_NAMES)
+_response_lines = _Memory(_RESPONSE_NAMES)
+_request_starts: dict[bytes, tuple[bytes, bytes, int, bytes | None]] = {}
 _status_lines: dict[bytes, tuple[int, int, bytes]] = {}
 
 
@@ -200,26 +246,24 @@ def parse_request(block: bytes) -> RequestHead:
     lines = block.split(b"\r\n")
     if len(lines) > MAX_FIELDS + 1:
         raise RequestError(431, "too_many_fields", f"a request may have {MAX_FIELDS} header fields")
-    if block.translate(None, _TEXT) != _CRLFS[: 2 * len(lines) - 2]:
-        raise _bad("a control character, or a line that does not end in CR LF, in the head")
-
     head = RequestHead()
-    _read_request_line(head, lines[0])
+    start = lines.pop(0)
+    head.method, head.target, head.minor, head.host = _request_starts.get(start) or _read_request_line(start)
     head.length = -1
     head.chunked = head.expect = head.forwarded_proto = head.forwarded_host = False
     head.sessions = head.forwarded_for = head.request_id = None
     head.lines = kept = []
     host: bytes | None = None
     connection: bytes | None = None
-    kinds = _request_kinds
-    for line in lines[1:]:
-        name, colon, value = line.partition(b":")
-        kind = kinds.get(name) or _learn(name, colon, kinds, _REQUEST_NAMES)
+    kinds = _request_lines.kinds
+    for line in lines:
+        kind = kinds.get(line) or _request_lines.learn(line)
         if kind == _PLAIN:
             kept.append(line)
             continue
         if kind == _HOP:
             continue
+        value = line.partition(b":")[2]
         value = value.strip(b" \t")
         if kind == _HOST_FIELD:
             if host is not None:
@@ -259,32 +303,33 @@ def parse_response(block: bytes) -> ResponseHead:
     lines = block.split(b"\r\n")
     if len(lines) > MAX_FIELDS + 1:
         raise UpstreamProtocolError(f"more than {MAX_FIELDS} header fields in the answer")
-    if block.translate(None, _TEXT) != _CRLFS[: 2 * len(lines) - 2]:
-        raise UpstreamProtocolError("a control character, or a line that does not end in CR LF, in the answer's head")
-
     head = ResponseHead()
-    known = _status_lines.get(lines[0])
-    head.minor, head.status, head.status_line = known or _read_status_line(lines[0])
+    start = lines.pop(0)
+    head.minor, head.status, head.status_line = _status_lines.get(start) or _read_status_line(start)
     head.length = -1
     head.chunked = head.event_stream = head.buffering = head.request_id = head.session = False
     head.lines = kept = []
     connection: bytes | None = None
-    kinds = _response_kinds
+    kinds = _response_lines.kinds
     try:
-        for line in lines[1:]:
-            name, colon, value = line.partition(b":")
-            kind = kinds.get(name) or _learn(name, colon, kinds, _RESPONSE_NAMES)
+        for line in lines:
+            kind = kinds.get(line) or _response_lines.learn(line)
             if kind == _PLAIN:
                 kept.append(line)
+                continue
+            value = line.partition(b":")[2].strip(b" \t")
+            if kind == _SESSION:
+                head.session = True
+                kept.append(line)
             elif kind == _CONTENT_TYPE:
-                head.event_stream = value.strip(b" \t").lower().startswith(b"text/event-stream")
+                head.event_stream = value.lower().startswith(b"text/event-stream")
                 kept.append(line)
             elif kind == _LENGTH:
-                head.length = _read_length(value.strip(b" \t"), head.length)
+                head.length = _read_length(value, head.length)
                 if head.status != 204 and head.status >= 200:  # RFC 9110 8.6: it must not be there
                     kept.append(line)
             elif kind == _CODING:
-                if head.chunked or not head.minor or value.strip(b" \t").lower() != b"chunked":
+                if head.chunked or not head.minor or value.lower() != b"chunked":
                     raise _bad("a transfer coding other than one `chunked`")
                 head.chunked = True
             elif kind == _CONNECTION:
@@ -294,9 +339,6 @@ def parse_response(block: bytes) -> ResponseHead:
                 kept.append(line)
             elif kind == _BUFFERING:
                 head.buffering = True
-                kept.append(line)
-            elif kind == _SESSION:
-                head.session = True
                 kept.append(line)
         if head.chunked and head.length >= 0:
             raise _bad("both Content-Length and Transfer-Encoding")
@@ -368,51 +410,31 @@ def _bad(message: str) -> RequestError:
     return RequestError(400, "malformed_request", message)
 
 
-def _learn(name: bytes, colon: bytes, kinds: dict[bytes, int], names: dict[bytes, int]) -> int:
-    """Classify a field name not seen before in this spelling, and remember it."""
-    if not colon or not name or name.translate(None, _TOKEN):
-        raise _bad("a header line is not `name: value`")
-    lower = name.lower()
-    kind = names.get(lower)
-    if kind is None:
-        kind = _HOP if lower in _HOP_BY_HOP or lower.startswith(b"proxy-") else _PLAIN
-    if len(name) <= _MEMORABLE:
-        if len(kinds) >= _MEMORY:
-            kinds.clear()
-        kinds[name] = kind
-    return kind
-
-
-def _read_request_line(head: RequestHead, line: bytes) -> None:
+def _read_request_line(line: bytes) -> tuple[bytes, bytes, int, bytes | None]:
+    """Return method, target in origin-form, minor version, and the authority of an absolute-form target."""
     try:
         method, target, version = line.split(b" ")
     except ValueError:
         raise _bad("the request line is not `METHOD target HTTP/1.1`") from None
-    if version == b"HTTP/1.1":
-        head.minor = 1
-    elif version == b"HTTP/1.0":
-        head.minor = 0
-    else:
+    if version not in (b"HTTP/1.1", b"HTTP/1.0"):
         raise _bad("the protocol is neither HTTP/1.1 nor HTTP/1.0")
     if method not in _METHODS and (not method or method.translate(None, _TOKEN)):
         raise _bad("the method is not a token")
     if target.translate(None, _TARGET):
         raise _bad("the request target has a character that must be percent-encoded, or a fragment")
-    head.method = method
-    head.host = None
-    if target[:1] == b"/":
-        head.target = target
-    elif target[:8].lower().startswith((b"http://", b"https://")):
+    authority: bytes | None = None
+    if target[:8].lower().startswith((b"http://", b"https://")):
         authority, slash, path = target.partition(b"://")[2].partition(b"/")
         authority, mark, query = authority.partition(b"?")
         if not authority or not _HOST.fullmatch(authority):
             raise _bad("the request target names no host")
-        head.host = authority
-        head.target = b"/" + mark + query + slash + path if mark else b"/" + path
-    elif target == b"*" and method == b"OPTIONS":
-        head.target = target
-    else:
+        target = b"/?" + query + slash + path if mark else b"/" + path
+    elif target[:1] != b"/" and not (target == b"*" and method == b"OPTIONS"):
         raise _bad("the request target is neither a path nor an absolute http URL")
+    found = (method, target, int(version == b"HTTP/1.1"), authority)
+    if len(line) <= _MEMORABLE:
+        _remember(_request_starts, line, found)
+    return found
 
 
 def _read_length(value: bytes, before: int) -> int:
@@ -481,9 +503,9 @@ def _read_status_line(line: bytes) -> tuple[int, int, bytes]:
         raise UpstreamProtocolError("the answer is not HTTP/1.1 or HTTP/1.0")
     if len(code) != 3 or not code.isdigit() or not 100 <= int(code) <= 999:
         raise UpstreamProtocolError("the answer's status is not three digits")
+    if reason.translate(None, _TEXT):
+        raise UpstreamProtocolError("a control character in the answer's status line")
     found = (1 if version == b"HTTP/1.1" else 0, int(code), b"HTTP/1.1 %b %b" % (code, reason))
     if len(line) <= _MEMORABLE:
-        if len(_status_lines) >= _MEMORY:
-            _status_lines.clear()
-        _status_lines[line] = found
+        _remember(_status_lines, line, found)
     return found

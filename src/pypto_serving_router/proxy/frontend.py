@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from pypto_serving_router.core import answer as answers
 from pypto_serving_router.core.chunks import ChunkError, ChunkScanner
@@ -133,13 +133,12 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the clock on a client that may never speak."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none of asyncio's classes
         frontend = self._frontend
         if len(frontend.connections) >= frontend.limits.max_connections or frontend.closing:
             self._state = _CLOSED
             frontend.refused += 1
-            transport.abort()
+            self.transport.abort()
             return
         frontend.connections.add(self)
         name = transport.get_extra_info("peername")

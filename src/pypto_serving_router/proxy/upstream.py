@@ -11,7 +11,7 @@ the client, or after it.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from pypto_serving_router.core.chunks import ChunkError, ChunkScanner
 from pypto_serving_router.core.head import MAX_HEAD, Framing, ResponseHead, parse_response
@@ -74,8 +74,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Be ready to serve."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none of asyncio's classes
         self.open = True
 
     def data_received(self, data: bytes) -> None:
