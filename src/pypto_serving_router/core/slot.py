@@ -330,4 +330,3 @@ Observation: TypeAlias = (
 )
 Event: TypeAlias = Decision | Observation
 Effect: TypeAlias = StartProcess | StopProcess | InspectProcess | CheckAddress | AskReplica
-Step: TypeAlias = tuple[Slot, tuple[Effect, ...]]
