@@ -16,8 +16,8 @@ entry is never greater than its key. So
 It follows that the top is a lower bound of every key, which lets an affinity hit be granted by one comparison,
 and that each lift was paid for by the request that raised the key: a choice costs O(log replicas) amortised.
 
-Whoever edits this: only `Balancer` and `SessionTable` write to a replica, and every lowering of `outstanding` or
-`pins`, as well as every way to become available, ends in `_lower`.
+Whoever edits this: only `Balancer` and `SessionTable` write to a replica, `turn` only grows, and whatever lowers
+`outstanding` or `pins` or makes a replica available calls `lowered`.
 """
 
 from __future__ import annotations
@@ -252,10 +252,11 @@ class Balancer:
                     placement = _MOVED_SLACK
         if replica is None:
             try:
-                replica = self._choose(exclude)
+                replica = (self._least_beside(exclude) if exclude else self._least())[3]
             except NoReplica:
                 self.rejected += count
                 raise
+            self._turn = replica.turn = self._turn + 1
         replica.outstanding += 1
         if count:
             replica.routed += 1
@@ -266,10 +267,11 @@ class Balancer:
 
     def released(self, replica: Replica) -> None:
         """Count one request less; called once for each lease, by the lease."""
-        replica.outstanding -= 1
+        replica.outstanding = outstanding = replica.outstanding - 1
         queued = replica.queued
         if queued is not None:
-            if replica.outstanding <= queued[0]:
+            # `turn` only grows, so where the first two are equal the entry is low enough.
+            if outstanding < queued[0] or (outstanding == queued[0] and replica.pins < queued[1]):
                 self.lowered(replica)
         elif replica.draining and not replica.outstanding and not replica.removed and self.on_idle is not None:
             self.on_idle(replica)
@@ -291,21 +293,15 @@ class Balancer:
         replica.available = False
         replica.queued = None  # what lies in the heap is nobody's now
 
-    def _choose(self, exclude: Collection[Replica]) -> Replica:
-        entry = self._least()
-        if exclude:
-            aside = []
-            try:
-                while entry[3] in exclude:
-                    aside.append(heappop(self._heap))
-                    entry = self._least()
-            finally:
-                for passed_over in aside:
-                    heappush(self._heap, passed_over)
-        replica = entry[3]
-        self._turn += 1
-        replica.turn = self._turn
-        return replica
+    def _least_beside(self, exclude: Collection[Replica]) -> Entry:
+        aside = []
+        try:
+            while (entry := self._least())[3] in exclude:
+                aside.append(heappop(self._heap))
+        finally:
+            for passed_over in aside:
+                heappush(self._heap, passed_over)
+        return entry
 
     def _least(self) -> Entry:
         """Settle the top of the heap until it is exact: the least loaded available replica."""

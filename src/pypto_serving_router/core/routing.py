@@ -49,9 +49,10 @@ class Routing:
         return self.balancer.acquire(pinned, count=False)
 
     def replace(self, lease: Lease, now: float) -> Lease:
-        """Move a request whose replica refused the connection to another it has not been tried on, and pin it there.
+        """Move a request whose replica refused the connection to one it was not tried on, and pin its session there.
 
-        The lease is finished, also where no other replica is found. `routed` counted the request already.
+        `lease` is finished, also where no other replica is found. The request counts for either replica's `routed`,
+        and once in all.
 
         Raises:
             NoReplica: none is routable that was not tried.
@@ -62,15 +63,18 @@ class Routing:
         moved.tried = tried
         moved.placement = Placement.MOVED_UNROUTABLE
         if lease.pin is not None:
+            moved.replica.routed += 1
             moved.pin = self.sessions.pin(lease.pin.session, moved.replica, now)
         return moved
 
     def finish(self, lease: Lease, now: float) -> None:
         """Give the request's place back, and renew its session's pin; a second call does nothing."""
         if lease.held:
-            if lease.pin is not None:
-                self.sessions.end(lease.pin, now)
-            lease.release()
+            lease.held = False
+            pin = lease.pin
+            if pin is not None:
+                self.sessions.end(pin, now)
+            self.balancer.released(lease.replica)
 
     def drain(self, replica: Replica, now: float) -> int:
         """Choose the replica no more, and drop its pins; return how many. Final."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -12,14 +12,24 @@ from pypto_serving_router.core.ids import SessionId
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_USABLE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_USABLE: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+_LONGEST_LITERAL: Final = 2 + 128 * len(r"\u0061")
+"""Bytes of the longest JSON string that spells a usable id: every character escaped."""
+
+_LONGEST_SECOND_LOOK: Final = 256 * 1024
+"""Bytes of the longest body worth a second look, which costs up to 14 ns a byte: 4 ms of the event loop."""
+
+_BOM: Final = b"\xef\xbb\xbf"
+_BROKEN_ESCAPE: Final = re.compile(rb"\\u[dD](?![0-9a-fA-F]{3})")
 
 
-class _Body(msgspec.Struct):
-    session_id: str | None = None
+class _Body(msgspec.Struct, gc=False):
+    session_id: msgspec.Raw = msgspec.Raw()
 
 
-_decode = msgspec.json.Decoder(_Body).decode
+_read_body: Final = msgspec.json.Decoder(_Body).decode
+_read_string: Final = msgspec.json.Decoder(str).decode
 
 
 def from_header(values: Sequence[bytes]) -> SessionId | None:
@@ -34,12 +44,44 @@ def from_header(values: Sequence[bytes]) -> SessionId | None:
 
 
 def from_body(body: bytes) -> SessionId | None:
-    """Return the usable `session_id` of a body that is a JSON object, or None."""
+    """Return the usable id that is the top-level `session_id` of a JSON object, else None.
+
+    One pass over the body, in C. JSON is what RFC 8259 says, in UTF-8, not nested deeper than Python's recursion
+    limit; a byte order mark is passed over. That the strings beside the id are UTF-8 is not checked: such a body is
+    forwarded like any other, and to refuse it is the replica's business.
+    """
     try:
-        value = _decode(body).session_id
+        return _spelled(_read_body(body).session_id)
+    except (msgspec.ValidationError, RecursionError):
+        return None  # no object; or nested as no request is
     except msgspec.DecodeError:
+        return _second_look(body)
+
+
+def _second_look(body: bytes) -> SessionId | None:
+    r"""Read a body with a byte order mark, or with half a surrogate pair (`\ud83d`), as a cut emoji leaves it.
+
+    msgspec takes either for broken JSON; Python's json and JavaScript do not, and a conversation must not lose its
+    replica over it. Escapes of that range are made harmless ones: no usable id is spelled with them.
+    """
+    if len(body) > _LONGEST_SECOND_LOOK or not (body.startswith(_BOM) or rb"\ud" in body or rb"\uD" in body):
         return None
-    return None if value is None else _usable(value)
+    plain = body.removeprefix(_BOM).replace(rb"\\", b"//")  # so that each backslash left begins an escape
+    if _BROKEN_ESCAPE.search(plain):
+        return None
+    try:
+        return _spelled(_read_body(plain.replace(rb"\ud", rb"\nd").replace(rb"\uD", rb"\nD")).session_id)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _spelled(literal: msgspec.Raw) -> SessionId | None:
+    if memoryview(literal).nbytes > _LONGEST_LITERAL:
+        return None
+    try:
+        return _usable(_read_string(literal))
+    except msgspec.DecodeError:
+        return None  # absent, or not a string
 
 
 def _usable(value: str) -> SessionId | None:

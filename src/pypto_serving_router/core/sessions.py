@@ -2,16 +2,17 @@
 
 Theory of operation
 -------------------
-A pin is found by its session's id and lies in one of two rings, each ordered by last activity: *idle*, or *busy*
-while the session has a request in flight. Expiry looks only at the head of the idle ring. Eviction takes the older
-of the two heads. Both are O(1), and so is each step of a request.
+A pin is found by its session's id and lies in one of two rings, each ordered by last activity: *busy* while the
+session has a request in flight, else *idle*. Expiry looks only at the head of the idle ring. Eviction takes the
+older of the two heads. Both are O(1), and so is each step of a request.
 
-A draining replica's pins are dropped at once by counting them off; what is left of them reads as no pin, and is
-removed bit by bit: one shard for each new pin, and by `sweep`.
+A replica's pins are dropped at once by counting them off. What is left of them reads as no pin and is removed bit by
+bit: a shard with each new pin, so that it cannot pile up, and by `sweep`.
 
 No operation may hold the event loop for long, however many pins there are. Two things would: growing one big hash
-table (8 ms at 175,000 entries), and the garbage collector walking the pins. So the index is cut into shards of some
-hundred pins, and pins are untracked (`gc=False`); since a ring is full of cycles, each pin is taken out of it by hand.
+table (8 ms at 175,000 entries), and the garbage collector walking the pins. So the index is cut into shards, and
+pins are untracked (`gc=False`). A ring is made of cycles, which nobody would collect then: a pin that is forgotten
+is unlinked by hand, and a table is made once for the life of the process.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from pypto_serving_router.core.ids import ReplicaId
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SHARD = 256
-"""Pins a shard holds on average when the table is full: small enough to go through within one request."""
+SHARD = 1024
+"""The most pins a shard holds on average: few enough to be gone through within one request."""
 
 
 class Pin(msgspec.Struct, gc=False, eq=False):
@@ -79,28 +80,34 @@ class SessionTable:
         return None if pin is None else pin.replica
 
     def find(self, session: str, now: float) -> Pin | None:
-        """Return the session's live pin."""
+        """Return the session's live pin; what is left of one that lives no more is removed."""
         pin = self._shards[hash(session) & self._mask].get(session)
-        if pin is None or pin.replica.dropped:
-            return None
-        if not pin.inflight and pin.last + self.ttl <= now:
-            return None
+        if pin is not None:
+            if pin.replica.dropped:
+                self._forget(pin)
+                return None
+            if pin.last + self.ttl <= now and not pin.inflight:
+                self._expire(pin)
+                return None
         return pin
 
     def open(self, session: str, replica: Replica, now: float) -> Pin:
-        """Pin a session that has no live pin, with one request in flight."""
+        """Pin a session for which `find` has just returned None, with one request in flight."""
         if self._remains:
             self._clean_shard()
-        shard = self._shards[hash(session) & self._mask]
-        if session in shard:
-            self._forget(shard[session])
         while self._live >= self.capacity:
-            self._forget(self._least_recently_used(now))
-            self.evicted += 1
+            idle = self._idle.after
+            if idle.last + self.ttl <= now:
+                self._expire(idle)
+                continue
+            busy = self._busy.after
+            victim = idle if idle.last <= busy.last else busy
+            self.evicted += not victim.replica.dropped
+            self._forget(victim)
         root = self._busy
         last = root.before
         pin = Pin(session, replica, now, 1, last, root)
-        last.after = root.before = shard[session] = pin
+        last.after = root.before = self._shards[hash(session) & self._mask][session] = pin
         self._live += 1
         replica.pins += 1
         return pin
@@ -146,22 +153,12 @@ class SessionTable:
 
     def sweep(self, now: float, budget: int) -> bool:
         """Remove up to about `budget` pins that expired or were dropped; True if some may be left."""
-        while budget > 0:
-            oldest = self._idle.after
-            if oldest.last + self.ttl > now:
-                break
-            if not oldest.replica.dropped:
-                self.expired += 1
-            self._forget(oldest)
+        while budget > 0 and self._idle.after.last + self.ttl <= now:
+            self._expire(self._idle.after)
             budget -= 1
         while budget > 0 and self._remains:
             budget -= self._clean_shard()
         return budget <= 0
-
-    def _least_recently_used(self, now: float) -> Pin:
-        idle = self._idle.after
-        busy = self._busy.after
-        return idle if idle.last <= busy.last or idle.last + self.ttl <= now else busy
 
     def _clean_shard(self) -> int:
         """Remove what dropped replicas left in the next shard; return the work done, in pins looked at."""
@@ -172,14 +169,19 @@ class SessionTable:
             self._forget(pin)
         return work
 
+    def _expire(self, pin: Pin) -> None:
+        self.expired += not pin.replica.dropped
+        self._forget(pin)
+
     def _forget(self, pin: Pin) -> None:
         del self._shards[hash(pin.session) & self._mask][pin.session]
         before = pin.before
         after = pin.after
         before.after = after
         after.before = before
-        pin.before = pin.after = self._idle  # its leases may outlive it; they must not keep its neighbours
-        pin.inflight = 0
+        if pin.inflight:  # leases hold it still: they must not keep its neighbours, nor take it for a live one
+            pin.before = pin.after = self._idle
+            pin.inflight = 0
         replica = pin.replica
         if replica.dropped:
             self._remains -= 1
