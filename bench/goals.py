@@ -1,0 +1,157 @@
+"""The goals our router is held to, and the verdict on each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from bench.catalogue import OURS
+from bench.measures.context import Figures
+from bench.summary import Results, number, rows
+
+
+class Verdict(StrEnum):
+    """How a goal came out."""
+
+    WIN = "WIN"
+    PASS = "PASS"
+    MISS = "MISS"
+    UNKNOWN = "not judged"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`factor` times the best figure of some proxies; of none: the factor itself."""
+
+    factor: float
+    of: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.factor:g} x {' or '.join(self.of)}" if self.of else f"{self.factor:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A figure of ours and its bounds: every `must` for a PASS, and `win` besides for a WIN."""
+
+    title: str
+    measure: str
+    figure: str
+    must: tuple[Bound, ...]
+    win: Bound | None = None
+    at_least: bool = False
+    full: str = ""
+    """A figure in percent that must be near 100 for the comparison to mean anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a goal."""
+
+    goal: Goal
+    verdict: Verdict
+    value: float | None
+    note: str
+    partial: bool = False
+    """A proxy that a bound names was not measured (the verdict is on the rest), or did not get its full load."""
+
+
+_TWO = ("nginx", "haproxy")
+_NGINX = ("nginx",)
+_VLLM = ("vllm-router",)
+_SMALL = (Bound(1.25, _TWO), Bound(0.5, _VLLM), Bound(0.25, ("smg",)))
+_EVENT = (Bound(1.1, _TWO), Bound(0.9, _VLLM))
+_LATE = (Bound(1.5, _NGINX),)
+
+GOALS = (
+    Goal("2 KiB, session in the header: µs CPU", "req", "cpu_us", _SMALL, Bound(1.0, _TWO)),
+    Goal("2 KiB, session in the body: µs CPU", "reqbody", "cpu_us", _SMALL, Bound(1.0, _TWO)),
+    Goal("200 KiB, session in the header: µs CPU", "big", "cpu_us", (Bound(0.7, _NGINX),), Bound(0.5, _NGINX)),
+    Goal("200 KiB, session in the body: µs CPU", "bigbody", "cpu_us", (Bound(2.0, _NGINX),), Bound(1.0, _NGINX)),
+    Goal("event, all at once: µs CPU", "ssebatch", "cpu_us", _EVENT, Bound(0.95, _TWO)),
+    Goal("event, spread out: µs CPU", "sse", "cpu_us", _EVENT, Bound(0.95, _TWO)),
+    Goal("added latency p50, ms", "lat", "added_lat_p50", _LATE, Bound(1.0, _NGINX)),
+    Goal("added latency p99, ms", "lat", "added_lat_p99", _LATE, Bound(1.0, _NGINX)),
+    Goal("added time to first byte p50, ms", "ttft", "added_ttfb_p50", _LATE, Bound(1.0, _NGINX)),
+    Goal("added time to first byte p99, ms", "ttft", "added_ttfb_p99", _LATE, Bound(1.0, _NGINX)),
+    Goal("memory of an idle stream, KiB", "idle", "rss_kib_stream", (Bound(8),), Bound(5)),
+    Goal("memory of an idle stream, many, KiB", "idle10k", "rss_kib_stream", (Bound(8),), Bound(5)),
+    Goal(
+        "saturated requests/s", "sat", "rps", (Bound(0.8, _NGINX),), Bound(1.0, _NGINX), at_least=True, full="busy_pct"
+    ),
+    Goal("slow reader, MiB a stream", "slow", "grown_mib_stream", (Bound(1),)),
+    Goal("client leaves midway, worst ms", "leave", "midway_max", (Bound(50),)),
+    Goal("client leaves a quiet stream, worst ms", "leave", "quiet_max", (Bound(50),)),
+    Goal("client leaves before the head, worst ms", "leave", "before_head_max", (Bound(50),)),
+)
+
+
+def judge(goal: Goal, table: Mapping[str, Figures]) -> Outcome:
+    """Return the verdict on one goal from its measure's rows."""
+    mine = table.get(OURS)
+    value = number(mine, goal.figure)
+    if mine is None or goal.figure not in mine:
+        return Outcome(goal, Verdict.UNKNOWN, None, "not measured")
+    if value is None:
+        return Outcome(goal, Verdict.MISS, None, str(mine[goal.figure]))
+    if bad := number(mine, "bad"):
+        return Outcome(goal, Verdict.MISS, value, f"{bad:.0f} bad answers void it")
+    checks = [_check(goal, bound, value, table) for bound in goal.must]
+    slack = _not_full(goal, table)
+    note = "; ".join(filter(None, [*(check.note for check in checks), slack]))
+    known = [check.holds for check in checks if check.holds is not None]
+    partial = len(known) < len(checks) or any(check.partial for check in checks) or bool(slack)
+    if not known:
+        return Outcome(goal, Verdict.UNKNOWN, value, note)
+    if not all(known):
+        return Outcome(goal, Verdict.MISS, value, note, partial)
+    won = goal.win is not None and _check(goal, goal.win, value, table).holds
+    return Outcome(goal, Verdict.WIN if won else Verdict.PASS, value, note, partial)
+
+
+def _not_full(goal: Goal, table: Mapping[str, Figures]) -> str:
+    """Say which of the proxies compared had time left, where they should have had none."""
+    if not goal.full:
+        return ""
+    names = [OURS, *(name for bound in goal.must for name in bound.of)]
+    loads = [(name, number(table.get(name), goal.full)) for name in names]
+    slack = [f"{name} {load:.0f} %" for name, load in loads if load is not None and load < 85]
+    return f"core not full: {', '.join(slack)}" if slack else ""
+
+
+class _Check(NamedTuple):
+    """One bound looked at."""
+
+    holds: bool | None
+    """None: there is nothing to compare with."""
+    note: str
+    partial: bool = False
+
+
+def _check(goal: Goal, bound: Bound, value: float, table: Mapping[str, Figures]) -> _Check:
+    """Compare a figure with a bound, as far as the proxies it names were measured."""
+
+    def holds(limit: float) -> bool:
+        return value >= limit if goal.at_least else value <= limit
+
+    if not bound.of:
+        return _Check(holds(bound.factor), "")
+    values = {name: v for name in bound.of if (v := number(table.get(name), goal.figure)) is not None}
+    missing = [name for name in bound.of if name not in values]
+    absent = f"{' and '.join(missing)} not measured" if missing else ""
+    if not values:
+        return _Check(None, absent)
+    name = (max if goal.at_least else min)(values, key=lambda n: values[n])
+    best = values[name]
+    if best <= 0:  # an added latency lost in the noise
+        return _Check(None, f"{name}: {best:.3f}, no more than noise")
+    note = f"{value / best:.2f} x {name}"
+    return _Check(holds(bound.factor * best), f"{note} ({absent})" if absent else note, bool(missing))
+
+
+def judge_all(results: Results) -> list[Outcome]:
+    """Return the verdicts on all goals whose measure was run."""
+    tables = {name: rows(name, rounds) for name, rounds in results.items()}
+    if not any(OURS in table for table in tables.values()):
+        return []
+    return [judge(goal, tables[goal.measure]) for goal in GOALS if goal.measure in tables]

@@ -1,0 +1,88 @@
+"""What every measure needs, and a load with the proxy's CPU time beside it."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import processes
+from bench.catalogue import Programs
+from bench.load import Load, Report, run_load
+from bench.proxy import Proxy
+from bench.stub import Stats
+
+Figures = dict[str, float | str]
+"""The figures of one run of a measure, by name; behaviour is told in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The machine and the options of a comparison."""
+
+    seconds: float
+    """How long one run of a measure takes, about."""
+    streams: int
+    """Open streams of `idle`."""
+    many_streams: int
+    """Open streams of `idle10k`."""
+    generator_cpu: int
+    proxy_cpu: int
+    programs: Programs
+    folder: Path
+    stats: Stats
+    """Of the stub replicas, which live in this process."""
+
+
+class Measured(NamedTuple):
+    """A load's report, and the proxy's CPU time for it."""
+
+    report: Report
+    cpu: float
+    user_share: float
+    others_pct: float
+    """What everything else on the machine took meanwhile, in percent of one core: much of it voids latencies."""
+
+    def microseconds(self, units: int) -> Figures:
+        """Return the CPU time of one unit, the part of it outside the kernel, and how quiet the machine was."""
+        each = self.cpu * 1e6 / max(1, units)
+        return {"cpu_us": each, "user_us": each * self.user_share, "others_pct": self.others_pct}
+
+
+async def wait_until(true: Callable[[], bool], *, seconds: float) -> bool:
+    """Wait for a condition, looking every millisecond; return whether it came true in time."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.001)
+    return True
+
+
+async def measured(context: Context, proxy: Proxy, load: Load, *, same_core: bool = False) -> Measured:
+    """Run a load and read the CPU time that the proxy used for it.
+
+    On the generator's core the two take turns, each with a full batch of work, so that the cost of a unit does not
+    depend on how much faster than the generator a proxy is. On a core of its own a fast proxy wakes for each message
+    and spends on waking all the time it has.
+    """
+    pids = proxy.pids()
+    processes.place(pids, context.generator_cpu if same_core else context.proxy_cpu)
+    gc.collect()
+    await asyncio.sleep(0.15)
+    begun, busy, mine = time.monotonic(), processes.machine_busy(), time.process_time()
+    before = processes.usage(pids)
+    report = await run_load(load)
+    await asyncio.sleep(0.15)
+    after = processes.usage(pids)
+    cpu = after.since(before)
+    others = processes.machine_busy() - busy - (time.process_time() - mine) - cpu
+    processes.place(pids, context.proxy_cpu)
+    return Measured(
+        report,
+        cpu,
+        after.user_share(before),
+        others_pct=max(0.0, 100 * others / (time.monotonic() - begun)),
+    )
