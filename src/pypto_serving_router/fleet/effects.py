@@ -1,0 +1,143 @@
+"""Carries the fleet's effects out: each ends in an observation, and an error is never taken for an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
+
+from pypto_serving_router.core.slot import (
+    Answered,
+    AskReplica,
+    CheckAddress,
+    Effect,
+    Gone,
+    InspectProcess,
+    Launched,
+    Observation,
+    Occupied,
+    Policy,
+    ProcessHandle,
+    Silent,
+    Slot,
+    StartProcess,
+    StopConfirmed,
+    StopProcess,
+    StopUnconfirmed,
+    Unknown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from pypto_serving_router.core.ids import SlotId
+
+SILENCE_INTERVAL: Final = 0.5
+"""Seconds between two looks at an address that is to go silent."""
+
+
+class Launcher(Protocol):
+    """What the fleet asks of the hosts. Every call ends within a bounded time."""
+
+    async def start(self, slot: SlotId, generation: int) -> Launched | Gone | Unknown:
+        """Start a replica, unless the generation is fenced or an earlier process of the slot lives."""
+
+    async def inspect(self, slot: SlotId, generation: int, handle: ProcessHandle | None) -> Launched | Gone | Unknown:
+        """Tell whether the generation's process lives."""
+
+    async def stop(
+        self, slot: SlotId, generation: int, handle: ProcessHandle | None, *, grace: float
+    ) -> Gone | Unknown:
+        """Fence the generation, end its processes, and see that none is left."""
+
+    async def log(self, slot: SlotId, *, lines: int) -> bytes:
+        """Return the end of the slot's startup log."""
+
+
+class Performer:
+    """Carries effects out.
+
+    `silent` tells whether an address is, or None; `ask` gives the status that the replica's health endpoint answers,
+    or None where nothing does.
+    """
+
+    def __init__(
+        self,
+        *,
+        launcher: Launcher,
+        policy: Policy,
+        silent: Callable[[Slot], Awaitable[bool | None]],
+        ask: Callable[[Slot], Awaitable[int | None]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._launcher = launcher
+        self._policy = policy
+        self._silent = silent
+        self._ask = ask
+        self._clock = clock
+
+    async def perform(self, effect: Effect, slot: Slot) -> Observation | None:
+        """Carry out an effect on the slot as it was when the effect was called for; None: there is nothing to tell."""
+        match effect:
+            case StartProcess():
+                return await self._start(slot)
+            case StopProcess():
+                return await self._stop(slot)
+            case InspectProcess(delay=delay):
+                await asyncio.sleep(delay)
+                return await self._launcher.inspect(slot.id, slot.generation, slot.handle)
+            case CheckAddress():
+                if await self._silent(slot):
+                    return Silent(slot.generation)
+                return Occupied(slot.generation, f"{where(slot)} is not silent")
+            case AskReplica():
+                return await self.recognise(slot)
+            case _:
+                assert_never(effect)
+
+    async def recognise(self, slot: Slot) -> Answered | None:
+        """Ask the address for its health and the host for the process, at the same time; None: nothing answers."""
+        status, process = await asyncio.gather(
+            self._ask(slot), self._launcher.inspect(slot.id, slot.generation, slot.handle)
+        )
+        return None if status is None else Answered(slot.generation, process, healthy=status == 200)
+
+    async def _start(self, slot: Slot) -> Observation:
+        silent = await self._silent(slot)
+        if silent is False:
+            return Occupied(slot.generation, f"something answers at {where(slot)}")
+        if silent is None:
+            detail = f"cannot tell whether {where(slot)} is silent: it neither refuses nor accepts a connection"
+            return Gone(slot.generation, None, detail, refused=True)
+        return await self._launcher.start(slot.id, slot.generation)
+
+    async def _stop(self, slot: Slot) -> Observation:
+        answer = await self._launcher.stop(slot.id, slot.generation, slot.handle, grace=self._policy.stop_grace)
+        if isinstance(answer, Unknown):
+            return StopUnconfirmed(slot.generation, answer.detail)
+        deadline = self._clock() + self._policy.confirm_grace
+        while not (silent := await self._silent(slot)):
+            if self._clock() >= deadline:
+                what = "still accepts connections" if silent is False else "can't be told to be silent"
+                return StopUnconfirmed(slot.generation, f"its processes are gone, but {where(slot)} {what}")
+            await asyncio.sleep(SILENCE_INTERVAL)
+        return StopConfirmed(slot.generation)
+
+
+def unknown(effect: Effect, detail: str) -> Observation | None:
+    """Return what is known of an effect that failed in a way nobody foresaw."""
+    match effect:
+        case StartProcess(generation=generation) | InspectProcess(generation=generation):
+            return Unknown(generation, detail)
+        case StopProcess(generation=generation):
+            return StopUnconfirmed(generation, detail)
+        case CheckAddress(generation=generation):
+            return Occupied(generation, detail)
+        case AskReplica():
+            return None
+        case _:
+            assert_never(effect)
+
+
+def where(slot: Slot) -> str:
+    """Return the slot's address as people write it."""
+    return f"[{slot.address}]:{slot.port}" if ":" in slot.address else f"{slot.address}:{slot.port}"

@@ -1,0 +1,199 @@
+"""The state file: which slots are promised to what, durably, for the next run of the router.
+
+It holds allocations, which nothing could rebuild by looking around: states, generations, process handles. Health,
+requests and pins are not in it. Deadlines are not either: they are points in a monotonic time that ends with the
+machine's uptime.
+
+A save writes a file aside, forces it to disk, renames it over the old one and forces the folder to disk: whenever the
+router or the machine dies, the old file or the new one is there, whole. The lock is a file of its own, which no
+rename replaces, and no launched process inherits it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from pypto_serving_router.core.ids import HostId, SlotId
+from pypto_serving_router.core.slot import Cause, ProcessHandle, Slot, SlotState
+from pypto_serving_router.errors import JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+VERSION: Final = 1
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One slot as it is written down."""
+
+    slot: str
+    host: str
+    address: str
+    port: int
+    devices: tuple[int, ...]
+    state: SlotState
+    generation: int
+    handle: ProcessHandle | None = None
+    wanted: bool = False
+    leaving: bool = False
+    submitted: bool = False
+    losses: int = 0
+    cause: Cause | None = None
+    last_error: str | None = None
+    since: float = 0.0
+
+
+class _Version(msgspec.Struct, frozen=True):
+    version: int
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    slots: tuple[Record, ...]
+
+
+def record(slot: Slot) -> Record | None:
+    """Return what is to be written down of a slot: nothing, if no launch was ever promised on it."""
+    if not slot.generation:
+        return None
+    return Record(
+        slot=slot.id,
+        host=slot.host,
+        address=slot.address,
+        port=slot.port,
+        devices=slot.devices,
+        state=slot.state,
+        generation=slot.generation,
+        handle=slot.handle,
+        wanted=slot.wanted,
+        leaving=slot.leaving,
+        submitted=slot.submitted,
+        losses=slot.losses,
+        cause=slot.cause,
+        last_error=slot.last_error,
+        since=slot.since,
+    )
+
+
+class Journal:
+    """One state file, held by this router alone until it is closed."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self._path = path
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path) -> Journal:
+        """Take hold of the state file, which need not exist yet.
+
+        Raises:
+            JournalError: another router holds it, or its folder can't be written to.
+        """
+        path = path.resolve()
+        try:
+            lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as problem:
+            raise JournalError(f"the state file {path} can't be locked: {problem.strerror}") from problem
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            os.close(lock)
+            held = isinstance(problem, BlockingIOError)
+            why = "is held by another router" if held else f"can't be locked: {problem.strerror}"
+            raise JournalError(f"the state file {path} {why}") from problem
+        return cls(path, lock)
+
+    def close(self) -> None:
+        """Let go of the state file."""
+        os.close(self._lock)
+
+    def load(self) -> tuple[Slot, ...]:
+        """Return the recorded slots; none if the file does not exist.
+
+        Raises:
+            JournalError: the file can't be read, or is not one that this version wrote.
+        """
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return ()
+        except OSError as problem:
+            raise JournalError(f"the state file {self._path} can't be read: {problem.strerror}") from problem
+        try:
+            version = msgspec.json.decode(content, type=_Version).version
+            if version != VERSION:
+                raise JournalError(
+                    f"the state file {self._path} is of version {version}; this router reads version {VERSION}"
+                )
+            slots = tuple(_slot(entry) for entry in msgspec.json.decode(content, type=_Document).slots)
+        except msgspec.DecodeError as problem:
+            raise JournalError(f"the state file {self._path} can't be understood: {problem}") from problem
+        if len({slot.id for slot in slots}) < len(slots):
+            raise JournalError(f"the state file {self._path} records a slot twice")
+        return slots
+
+    async def save(self, slots: Iterable[Slot]) -> None:
+        """Replace what is recorded, atomically and durably; a thread waits for the disk.
+
+        Raises:
+            JournalError: the disk did not take it; what was recorded before still is.
+        """
+        records = tuple(entry for entry in map(record, slots) if entry is not None)
+        content = msgspec.json.encode(_Document(VERSION, records))
+        await asyncio.to_thread(self.write, content)
+
+    def write(self, content: bytes) -> None:
+        """Replace the file's content; blocks until the disk has it.
+
+        Raises:
+            JournalError: the disk did not take it; what was recorded before still is.
+        """
+        aside = self._path.with_name(f"{self._path.name}.tmp")
+        try:
+            aside.unlink(missing_ok=True)
+            file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                _write_all(file, content)
+                os.fsync(file)
+            finally:
+                os.close(file)
+            aside.rename(self._path)
+            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as problem:
+            raise JournalError(f"the state file {self._path} can't be written: {problem.strerror}") from problem
+
+
+def _write_all(file: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _slot(entry: Record) -> Slot:
+    return Slot(
+        id=SlotId(entry.slot),
+        host=HostId(entry.host),
+        address=entry.address,
+        port=entry.port,
+        devices=entry.devices,
+        state=entry.state,
+        generation=entry.generation,
+        handle=entry.handle,
+        wanted=entry.wanted,
+        leaving=entry.leaving,
+        submitted=entry.submitted,
+        losses=entry.losses,
+        cause=entry.cause,
+        last_error=entry.last_error,
+        since=entry.since,
+    )
