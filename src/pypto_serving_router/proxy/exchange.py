@@ -95,8 +95,9 @@ class Proxy:
 class Exchange:
     """A request on its way to a replica, and the answer on its way back.
 
-    The public attributes are the record of it, complete when `proxy.record` gets it: times are monotonic and 0.0
-    for what did not happen; `status` is what the client was given, 0 if it left before.
+    The public attributes are the record of it, complete when `proxy.record` gets it. Times are monotonic: `started`,
+    `sent` to the replica (or `started`), `first_byte` of the answer (or 0.0), `ended`. `status` is what the client was
+    given, 0 if it left before; `received` and `relayed` count the bytes of the two bodies.
     """
 
     __slots__ = (
@@ -120,13 +121,23 @@ class Exchange:
         "outcome",
         "received",
         "relayed",
-        "replica",
         "request_id",
         "sent",
         "session",
         "started",
         "status",
     )
+
+    _buffering: bool  # the session id is looked for in the body
+    _body_complete: bool
+    _keep_alive: bool
+    _pieces: list[bytes] | None  # of the body: not sent yet, or kept for a second try
+    ended: float
+    framing: Framing
+    heard: bool  # a byte of an answer has come
+    last_piece: float
+    outcome: str
+    received: int
 
     def __init__(self, proxy: Proxy, client: ClientConnection, head: RequestHead) -> None:
         self._proxy = proxy
@@ -135,22 +146,13 @@ class Exchange:
         self.request_id = b"" if head.request_id is None else head.request_id
         self.session: str | None = None
         self.lease: Lease | None = None
-        self.replica: Replica | None = None
-        self.started = self.sent = proxy.now()
-        self.due = self.started + proxy.request_timeout
-        self.first_byte = self.last_piece = self.ended = 0.0
-        self.status = 0
-        self.received = self.relayed = 0  # bytes of the bodies
-        self.outcome = ""
-        self.framing = Framing.NONE
-        self.heard = False  # a byte of an answer has come
+        self.started = self.sent = started = proxy.now()
+        self.due = started + proxy.request_timeout
+        self.first_byte = 0.0
+        self.status = self.relayed = 0
+        self.heard = self._upstream_paused = self._buffering = False
         self._upstream: UpstreamConnection | None = None
-        self._upstream_paused = False
         self._connecting: asyncio.Task[None] | None = None
-        self._buffering = False  # the session id is looked for in the body
-        self._body_complete = False
-        self._pieces: list[bytes] | None = []  # of the body: not sent yet, or kept for a second try
-        self._keep_alive = False
 
     # --- from the client ---------------------------------------------------------------------
 
@@ -158,23 +160,22 @@ class Exchange:
         """Start; `piece` is the part of the body that came with the head."""
         head = self.head
         self._body_complete = complete
-        self.received = len(piece)
-        if head.length > self._proxy.max_body_size or self.received > self._proxy.max_body_size:
+        self.received = received = len(piece)
+        self._pieces = [piece] if received else []
+        limit = self._proxy.max_body_size
+        if head.length > limit or received > limit:
             self.body_failed(self._too_large())
             return
-        if head.expect and not complete and not piece:
+        if head.expect and not complete and not received:
             self.client.send_continue()
-        if piece:
-            self._pieces = [piece]
-        values = head.sessions
-        if values is not None:
-            self._place(from_header(values))
-        elif complete and not piece:
-            self._place(None)
-        elif complete:
-            self._identify()
-        elif head.has_body:
+        if head.sessions is not None:
+            self._place(from_header(head.sessions))
+        elif not complete:
             self._buffering = True
+        elif received:
+            self._identify()
+        else:
+            self._place(None)
 
     def body(self, piece: bytes, *, complete: bool) -> None:
         """Take more of the body."""
@@ -223,16 +224,16 @@ class Exchange:
 
     def expire(self) -> None:
         """The request timeout has passed (spec 4.7)."""
-        upstream_waited_for = self.replica
+        lease = self.lease
         self._leave_upstream()
         if self.status:
             self._end("timeout")
             self.client.cut(hard=self._cut_is_invisible)
-        elif upstream_waited_for is None:
+        elif lease is None:
             self._answer(answers.error(408, "request_timeout", "the request did not arrive in time"), "refused")
         else:
-            waited = f"no answer from {upstream_waited_for.id} within {self._proxy.request_timeout:g} s"
-            self._proxy.on_fault(upstream_waited_for, UpstreamTimeout(waited))
+            waited = f"no answer from {lease.replica.id} within {self._proxy.request_timeout:g} s"
+            self._proxy.on_fault(lease.replica, UpstreamTimeout(waited))
             self._answer(answers.error(504, "upstream_timeout", waited), "timeout")
 
     # --- choosing and sending ----------------------------------------------------------------
@@ -247,21 +248,19 @@ class Exchange:
 
     def _place(self, session: str | None) -> None:
         proxy = self._proxy
-        now = proxy.now()
         try:
             if self.head.method == _POST:
                 self.session = session = session or proxy.mint()
-                self.lease = lease = proxy.routing.place(session, now)
+                self.lease = lease = proxy.routing.place(session, self.started)
             else:
-                self.lease = lease = proxy.routing.peek(session, now)
+                self.lease = lease = proxy.routing.peek(session, self.started)
         except NoReplica as error:
             headers = {"Retry-After": str(error.retry_after)}
             self._answer(answers.error(503, "no_replica", str(error), headers=headers), "no_replica")
             return
-        self.replica = replica = lease.replica
         # What cannot be sent a second time must not go out on a connection the replica may have closed.
         holdable = self._body_complete or 0 <= self.head.length <= _HOLD
-        upstream = proxy.pool.take(replica) if holdable else None
+        upstream = proxy.pool.take(lease.replica) if holdable else None
         if upstream is None:
             self._connecting = proxy.spawn(self._connect())
         else:
@@ -288,9 +287,8 @@ class Exchange:
                     try:
                         self.lease = proxy.routing.replace(self.lease, proxy.now())
                     except NoReplica:
-                        self.lease = None
+                        pass
                     else:
-                        self.replica = self.lease.replica
                         continue
                 self._connecting = None
                 self._answer(answers.error(502, "upstream_unreachable", str(error)), "upstream_failed")
@@ -335,7 +333,7 @@ class Exchange:
     def relay_interim(self, head: ResponseHead) -> None:
         """Pass a 1xx answer on to a client that can read it."""
         if self.head.minor:
-            self.client.transport.write(b"\r\n".join([head.status_line, *head.lines, b"\r\n"]))
+            self.client.transport.write(head.block + b"\r\n")
 
     def answer_began(self, head: ResponseHead, framing: Framing, data: bytes) -> None:
         """Give the client the answer's head, and `data` of its body."""
@@ -385,24 +383,24 @@ class Exchange:
         self._upstream = None
         if self._upstream_paused:
             upstream.transport.resume_reading()
-        sent_whole = self._body_complete and not upstream.transport.get_write_buffer_size()
-        if upstream.release() and reusable and sent_whole:
-            self._proxy.pool.give(upstream)
+        self._end("complete")
+        if upstream.release() and reusable and self._body_complete:
+            self._proxy.pool.give(upstream, self.ended)
         else:
             upstream.close()
-        self._end("complete")
-        self.client.finish(keep_alive=self._keep_alive)
+        self.client.finish(self.ended, keep_alive=self._keep_alive)
 
     def upstream_failed(self, error: UpstreamError) -> None:
         """The replica's connection broke, or what came on it is not an answer."""
         upstream = self._upstream
         assert upstream is not None
-        assert self.replica is not None
+        assert self.lease is not None
+        replica = self.lease.replica
         self._upstream = None
         proxy = self._proxy
         if self.status:
             error.began = True
-            proxy.on_fault(self.replica, error)
+            proxy.on_fault(replica, error)
             self._end("upstream_cut")
             self.client.cut(hard=self._cut_is_invisible)
             return
@@ -416,8 +414,8 @@ class Exchange:
         if stale:
             self._connecting = proxy.spawn(self._connect())
             return
-        proxy.on_fault(self.replica, error)
-        message = f"{self.replica.id} failed before it answered: {error}"
+        proxy.on_fault(replica, error)
+        message = f"{replica.id} failed before it answered: {error}"
         self._answer(answers.error(502, "upstream_failed", message), "upstream_failed")
 
     # --- ending ------------------------------------------------------------------------------
@@ -460,5 +458,5 @@ class Exchange:
         self._proxy.record(self)
 
     def __repr__(self) -> str:
-        where = "" if self.replica is None else f" on {self.replica.id}"
-        return f"<Exchange {self.head.method.decode()} {self.outcome or 'under way'}{where}>"
+        where = "" if self.lease is None else f" on {self.lease.replica.id}"
+        return f"<Exchange {self.head.method.decode()} {self.head.target.decode()}{where}, status {self.status}>"

@@ -221,9 +221,9 @@ class ClientConnection(asyncio.Protocol):
         connection = None if keep and self.head.minor else "keep-alive" if keep else "close"
         block = answer.head(connection=connection, more=more)
         self.transport.write(block if self.head.method == b"HEAD" else block + answer.body)
-        self.finish(keep_alive=keep)
+        self.finish(self._frontend.now(), keep_alive=keep)
 
-    def finish(self, *, keep_alive: bool) -> None:
+    def finish(self, now: float, *, keep_alive: bool) -> None:
         """The answer has been written whole; go on to the next request, or end."""
         self._handler = None
         self._scanner = None
@@ -233,7 +233,7 @@ class ClientConnection(asyncio.Protocol):
             self._linger()
             return
         self._state = _IDLE
-        self.due = self._frontend.now() + self._frontend.limits.idle_timeout
+        self.due = now + self._frontend.idle_timeout
         if self.paused:
             self.resume()
         if self._buffer and not self._running:
@@ -287,17 +287,15 @@ class ClientConnection(asyncio.Protocol):
     def _run(self, data: bytes) -> None:
         """Start every request found in `data`, as long as each is answered on the spot."""
         self._running = True
-        try:
-            while data and self._state == _IDLE:
-                data = self._start(data)
-            if self._state in (_ANSWERING, _IDLE):
-                self._buffer = data + self._buffer
-        finally:
-            self._running = False
+        while data and self._state == _IDLE:
+            data = self._start(data)
+        self._running = False
+        if data:
+            self._buffer = data
 
     def _start(self, data: bytes) -> bytes:
         """Start the request at the beginning of `data`; return what follows it, or all of it if the head is short."""
-        while data[:2] == b"\r\n":  # RFC 9112 2.2: empty lines before a request line are passed over
+        if data[:2] == b"\r\n":  # RFC 9112 2.2: an empty line before a request line is passed over
             data = data[2:]
         end = data.find(b"\r\n\r\n", 0, MAX_HEAD)
         if end < 0:
@@ -451,6 +449,7 @@ class Frontend:
     ) -> None:
         self.open = open
         self.limits = limits
+        self.idle_timeout = limits.idle_timeout
         self.now = now
         self.on_refused = on_refused
         self.connections: set[ClientConnection] = set()

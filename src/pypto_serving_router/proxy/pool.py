@@ -36,13 +36,13 @@ class ConnectionPool:
         idle = self._idle.get(replica)
         while idle:
             connection, _ = idle.popitem()
-            if connection.open and not connection.transport.is_closing():
+            if connection.open:
                 return connection
         return None
 
-    def give(self, connection: UpstreamConnection) -> None:
+    def give(self, connection: UpstreamConnection, now: float) -> None:
         """Keep a connection that has served its exchange."""
-        connection.idle_since = self._now()
+        connection.idle_since = now
         idle = self._idle.get(connection.replica)
         if idle is None:
             if connection.replica.removed:

@@ -104,6 +104,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The replica has said all it will say on this connection."""
+        self.open = False
         exchange = self.exchange
         if exchange is not None and self._mode == _CLOSE:
             self._complete(exchange, reusable=False)
@@ -142,7 +143,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._scanner = None
         self._content = None
         self.used = True
-        return self.open and not self.transport.is_closing()
+        return self.open
 
     def close(self) -> None:
         """Close at once: the only way a replica learns that its answer is no longer wanted (spec 4.5)."""
@@ -170,7 +171,6 @@ class UpstreamConnection(asyncio.Protocol):
                 return
             try:
                 head = parse_response(data[:end])
-                framing = head.framing(exchange.head.method)
             except UpstreamProtocolError as error:
                 self._fail(exchange, error)
                 return
@@ -179,18 +179,17 @@ class UpstreamConnection(asyncio.Protocol):
                 break
             self._informational += 1
             if head.status == 101 or self._informational > _MAX_INFORMATIONAL:
-                self._fail(
-                    exchange, UpstreamProtocolError(f"an interim answer ({head.status}) too many")
-                )
+                self._fail(exchange, UpstreamProtocolError(f"an interim answer ({head.status}) too many"))
                 return
             if head.status != 100:  # the router has answered Expect itself
                 exchange.relay_interim(head)
             if not data:
                 return
-        self._begin_body(exchange, head, framing, data)
+        self._begin_body(exchange, head, data)
 
-    def _begin_body(self, exchange: Exchange, head: ResponseHead, framing: Framing, data: bytes) -> None:
+    def _begin_body(self, exchange: Exchange, head: ResponseHead, data: bytes) -> None:
         self._head = head
+        framing = Framing.NONE if exchange.head.method == b"HEAD" else head.framing
         if framing is Framing.NONE:
             exchange.answer_began(head, framing, b"")
             self._complete(exchange, reusable=not data)
