@@ -57,7 +57,6 @@ def _status(args: Sequence[str] | None) -> int:
     """Run the command line; say what is wrong in one line each, never in a traceback."""
     try:
         status = command.main(args, prog_name=PROGRAM, standalone_mode=False)
-        sys.stdout.flush()
     except click.ClickException as error:
         return _complain([_usage_problem(error)], USAGE)
     except click.Abort:

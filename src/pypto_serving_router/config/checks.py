@@ -102,5 +102,5 @@ def _placeholders(text: str) -> str | None:
     for name in template.names(text):
         if name not in known:
             hint = nearest(name, known)
-            return f"`{{{name}}}` is not a placeholder; {hint} (`{{{{{name}}}}}` gives a literal `{{{name}}}`)"
+            return f"contains `{{{name}}}`, which is not a placeholder; {hint} (`{{{{{name}}}}}` gives a literal one)"
     return None

@@ -69,7 +69,9 @@ def parse_fleet(data: bytes, *, source: str) -> Fleet:
     """
     draft, problems = document.check(document.parse(data, source), Fleet)
     if draft is not INVALID:
-        problems += _Rules().judge(draft, source)
+        problems += _Rules().judge(draft)
+        if not problems and not draft["replicas"] and not draft["hosts"]:
+            problems.append(Problem("", "lists neither `replicas` nor `hosts`; at least one of either is needed"))
     if problems:
         raise ConfigError(*(Problem(problem.place or source, problem.message) for problem in problems))
     return msgspec.convert(draft, Fleet)
@@ -86,10 +88,8 @@ class _Rules:
         self._listeners: dict[tuple[str, int], str] = {}
         self._devices: dict[tuple[str, str | None, int], str] = {}
 
-    def judge(self, fleet: Draft, source: str) -> list[Problem]:
+    def judge(self, fleet: Draft) -> list[Problem]:
         """Fill in the draft; tell what is wrong with it."""
-        if fleet["replicas"] == fleet["hosts"] == ():
-            self._refuse(source, "lists neither `replicas` nor `hosts`; at least one of either is needed")
         for place, _, replica in _entries(fleet, "replicas"):
             self._replica(replica, place)
         for place, index, host in _entries(fleet, "hosts"):
@@ -100,14 +100,19 @@ class _Rules:
         host, port = replica["host"], replica["port"]
         if INVALID not in (host, port):
             self._listeners.setdefault((canonical(host), port), place)
-            replica.setdefault("name", f"{host}:{port}")
-            if not _is_name(replica["name"]):
-                self._refuse(f"{place}.name", f"is required: {replica['name']} can't be used as a name")
-        if replica.get("name", INVALID) is not INVALID:
+        if "name" not in replica:
+            replica["name"] = self._default_name(host, port, place)
+        if replica["name"] is not INVALID:
             self._claim(self._replica_names, [replica["name"]], f"{place}.name", f"the name {replica['name']}")
         self._expand_home(replica, "ca_file", place)
         if replica["ca_file"] is not None and replica["scheme"] == "http":
             self._refuse(f"{place}.ca_file", "has no effect with `http`; it is allowed with `scheme` `https`")
+
+    def _default_name(self, host: str | Invalid, port: int | Invalid, place: str) -> str | Invalid:
+        if host is INVALID or port is INVALID:
+            return INVALID
+        name = f"{host}:{port}"
+        return name if _is_name(name) else self._refuse(f"{place}.name", f"is required: {name} can't be a name")
 
     def _host(self, host: Draft, place: str, index: int) -> None:
         ssh = host["ssh"]

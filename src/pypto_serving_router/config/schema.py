@@ -13,8 +13,5 @@ def fleet_schema() -> dict[str, Any]:
     """Describe the fleet file in JSON Schema, as far as that can: rules between fields are not in it."""
     either = [{"required": [key], "properties": {key: {"minItems": 1}}} for key in ("replicas", "hosts")]
     root = msgspec.json.schema(Annotated[Fleet, msgspec.Meta(extra_json_schema={"anyOf": either})])
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Fleet file of pypto-serving-router",
-        **root,
-    }
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": dialect, "title": "Fleet file of pypto-serving-router", **root}
