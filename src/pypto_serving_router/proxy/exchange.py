@@ -169,13 +169,13 @@ class Exchange:
         if head.expect and not complete and not received:
             self.client.send_continue()
         if head.sessions is not None:
-            self._place(from_header(head.sessions))
+            self._place(from_header(head.sessions), self.started)
         elif not complete:
             self._buffering = True
         elif received:
             self._identify()
         else:
-            self._place(None)
+            self._place(None, self.started)
 
     def body(self, piece: bytes, *, complete: bool) -> None:
         """Take more of the body."""
@@ -244,16 +244,16 @@ class Exchange:
         assert self._pieces is not None
         whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces = [whole]
-        self._place(from_body(dechunk(whole) if self.head.chunked else whole))
+        self._place(from_body(dechunk(whole) if self.head.chunked else whole), self._proxy.now())
 
-    def _place(self, session: str | None) -> None:
+    def _place(self, session: str | None, now: float) -> None:
         proxy = self._proxy
         try:
             if self.head.method == _POST:
                 self.session = session = session or proxy.mint()
-                self.lease = lease = proxy.routing.place(session, self.started)
+                self.lease = lease = proxy.routing.place(session, now)
             else:
-                self.lease = lease = proxy.routing.peek(session, self.started)
+                self.lease = lease = proxy.routing.peek(session, now)
         except NoReplica as error:
             headers = {"Retry-After": str(error.retry_after)}
             self._answer(answers.error(503, "no_replica", str(error), headers=headers), "no_replica")

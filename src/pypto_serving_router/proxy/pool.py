@@ -58,12 +58,12 @@ class ConnectionPool:
             ConnectFailed: it was refused, timed out, or the replica's certificate is not to be trusted.
             OutOfDescriptors: this process has none left; the replica is not to blame.
         """
-        loop = asyncio.get_running_loop()
         context = self._tls.get(replica.id) if replica.scheme == "https" else None
+        connection = UpstreamConnection(replica, self)
         try:
             async with asyncio.timeout(self._connect_timeout):
-                _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(replica, self._lost),
+                await asyncio.get_running_loop().create_connection(
+                    lambda: connection,
                     replica.host,
                     replica.port,
                     ssl=context,
@@ -76,7 +76,10 @@ class ConnectionPool:
                 raise OutOfDescriptors("this router has no file descriptor left for a connection") from error
             refused = isinstance(error, ConnectionRefusedError)
             raise ConnectFailed(f"no connection to {replica.url}: {error}", refused=refused) from error
-        self.open += 1
+        except asyncio.CancelledError:
+            if connection.open:  # it was made in the very turn in which it was given up
+                connection.close()
+            raise
         return connection
 
     def forget(self, replica: Replica) -> None:
@@ -101,7 +104,12 @@ class ConnectionPool:
         for replica in list(self._idle):
             self.forget(replica)
 
-    def _lost(self, connection: UpstreamConnection) -> None:
+    def made(self) -> None:
+        """Count a connection that is open."""
+        self.open += 1
+
+    def lost(self, connection: UpstreamConnection) -> None:
+        """Forget a connection that has closed."""
         self.open -= 1
         idle = self._idle.get(connection.replica)
         if idle is not None:

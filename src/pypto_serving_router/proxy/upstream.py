@@ -18,10 +18,9 @@ from pypto_serving_router.core.head import MAX_HEAD, Framing, ResponseHead, pars
 from pypto_serving_router.errors import UpstreamClosed, UpstreamError, UpstreamProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pypto_serving_router.core.balancer import Replica
     from pypto_serving_router.proxy.exchange import Exchange
+    from pypto_serving_router.proxy.pool import ConnectionPool
 
 _HEAD: Final = 0
 _LENGTH: Final = 1
@@ -41,7 +40,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_informational",
         "_left",
         "_mode",
-        "_on_lost",
+        "_pool",
         "_scanner",
         "exchange",
         "idle_since",
@@ -53,13 +52,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, replica: Replica, on_lost: Callable[[UpstreamConnection], None]) -> None:
+    def __init__(self, replica: Replica, pool: ConnectionPool) -> None:
         # for the life of the connection
         self.replica = replica
         self.open = False
         self.used = False  # has carried an exchange before this one
         self.idle_since = 0.0
-        self._on_lost = on_lost
+        self._pool = pool
         # for the exchange at hand
         self.exchange: Exchange | None = None
         self._mode = _HEAD
@@ -76,6 +75,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Be ready to serve."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is none of asyncio's classes
         self.open = True
+        self._pool.made()
 
     def data_received(self, data: bytes) -> None:
         """Relay what belongs to the answer; judge the rest."""
@@ -116,7 +116,7 @@ class UpstreamConnection(asyncio.Protocol):
         exchange = self.exchange
         if exchange is not None:
             self._fail(exchange, UpstreamClosed(f"the replica closed the connection: {exc or 'no reason given'}"))
-        self._on_lost(self)
+        self._pool.lost(self)
 
     def pause_writing(self) -> None:
         """The replica takes the request's body more slowly than the client sends it."""
