@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from pages import configuration
 
+from pypto_serving_router.telemetry import families, fields
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -19,6 +21,8 @@ DOCS = Path(__file__).parent
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/fleet-file.md": configuration.fleet_file,
+    "reference/log-fields.md": fields.reference,
+    "reference/metrics.md": families.reference,
     "reference/options.md": configuration.options,
 }
 

@@ -1,0 +1,324 @@
+"""What is counted, and how it is counted at next to no cost.
+
+Theory of operation. Whatever the data path records is one method call that adds to plain numbers; names, labels and
+text are made when somebody asks, in `render`. What another part knows already (loads, phases, pins) is not counted a
+second time: it is read there and then.
+
+Rules for editors.
+
+1. `exchange_ended` and `chunk_gap` run for every request and every token: a microsecond in them is a microsecond of
+   every stream. tests/telemetry/test_metrics.py bounds them.
+2. The values of a label come from a fixed list or from the fleet file; never from a client.
+"""
+
+from __future__ import annotations
+
+import platform
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pypto_serving_router import __version__
+from pypto_serving_router.core.balancer import Phase, Placement
+from pypto_serving_router.core.slot import SlotState
+from pypto_serving_router.telemetry import families, process_stats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from pypto_serving_router.core.balancer import Balancer
+    from pypto_serving_router.core.ids import SlotId
+    from pypto_serving_router.core.sessions import SessionTable
+    from pypto_serving_router.core.slot import Slot
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+OUTCOMES: Final = {
+    "complete": "the answer was relayed whole",
+    "client_left": "the client closed the connection before its answer was complete",
+    "upstream_failed": "the replica could not be reached, or broke before its answer began",
+    "upstream_cut": "the replica broke during its answer",
+    "timeout": "the request timeout passed",
+    "refused": "the router refused the request, or the rest of its body",
+    "no_replica": "no replica was routable",
+}
+"""How an exchange can end."""
+
+# Buckets at most about double from one to the next, so that a quantile read off them is never wrong by more than that.
+
+# A cached prompt is answered within tens of milliseconds, a long transcript's prefill takes seconds to a minute, and
+# an answer that is not streamed begins when all of it has been generated: minutes.
+FIRST_BYTE_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 50.0, 100.0, 200.0, 600.0)
+# A token takes 5 to 100 ms. Below: several in one read. Above: the batch was held up by somebody's prefill.
+CHUNK_GAP_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 10.0)
+# From an embedding to an hour of reasoning, where the default request timeout ends it.
+DURATION_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 3600.0)
+# Some 50 µs where a connection is kept, a round trip more where one is opened, seconds where the network is broken.
+OVERHEAD_BUCKETS: Final = (25e-6, 50e-6, 1e-4, 2e-4, 4e-4, 8e-4, 0.0015, 0.003, 0.006, 0.012, 0.025, 0.1, 0.5, 1.0, 5.0)
+# A probe is a round trip on a local network; it is given up after the connect timeout, 5 s by default.
+PROBE_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+# Loading a model takes two to twenty minutes, a stop some seconds, a drain up to five minutes by default.
+SLOT_BUCKETS: Final = (0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 120.0, 180.0, 300.0, 450.0, 600.0, 900.0, 1800.0)
+# 50 ms locally, 200 ms to log in over ssh, half a minute when a process is given its grace period.
+COMMAND_BUCKETS: Final = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 50.0, 100.0)
+# A token's time is tens of milliseconds: the first buckets go unnoticed, the last ones do not.
+LOOP_DELAY_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+_MOVES: Final[Mapping[str, str]] = {Placement.MOVED_SLACK: "slack", Placement.MOVED_UNROUTABLE: "unroutable"}
+
+
+class Histogram:
+    """How many values fell between which bounds, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value in the first bucket whose bound is not below it."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def __repr__(self) -> str:
+        return f"<Histogram {sum(self.counts)} values, sum {self.sum:g}>"
+
+
+class _Ended:
+    """What the exchanges of one replica that were placed alike and ended alike add up to."""
+
+    __slots__ = ("duration", "first_byte", "first_byte_sum", "first_bytes", "received", "relayed", "requests")
+
+    def __init__(self, duration: Histogram, first_byte: Histogram) -> None:
+        self.requests = 0
+        self.received = 0
+        self.relayed = 0
+        self.first_bytes = 0
+        self.first_byte_sum = 0.0
+        self.duration = duration
+        """Shared by all that ended alike."""
+        self.first_byte = first_byte
+        """Shared by all that were placed alike."""
+
+
+class _Histograms(dict[_Key, Histogram]):
+    """A histogram for each key, made when first asked for."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        super().__init__()
+        self._bounds = bounds
+
+    def __missing__(self, key: _Key) -> Histogram:
+        self[key] = made = Histogram(self._bounds)
+        return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What is read when somebody asks, because another part knows it."""
+
+    balancer: Balancer
+    sessions: SessionTable
+    client_connections: Callable[[], int]
+    upstream_connections: Callable[[], int]
+    slots: Callable[[], Iterable[Slot]] = field(default=tuple)
+    log_records_lost: Callable[[], int] = field(default=lambda: 0)
+
+
+class Metrics:
+    """Everything the router counts."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._ended: dict[tuple[str, int, str, str], _Ended] = {}
+        self._refused: defaultdict[int, int] = defaultdict(int)
+        self._duration: _Histograms[str] = _Histograms(DURATION_BUCKETS)
+        self._first_byte: _Histograms[str] = _Histograms(FIRST_BYTE_BUCKETS)
+        self._overhead = Histogram(OVERHEAD_BUCKETS)
+        self._chunk_gap = Histogram(CHUNK_GAP_BUCKETS)
+        self._probes: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self._probe_duration: _Histograms[str] = _Histograms(PROBE_BUCKETS)
+        self._transitions: defaultdict[tuple[str, str, str, str], int] = defaultdict(int)
+        self._steps: _Histograms[tuple[str, str]] = _Histograms(SLOT_BUCKETS)
+        self._entered: dict[SlotId, float] = {}
+        self._launched: dict[SlotId, float] = {}
+        self._commands: _Histograms[tuple[str, str, str]] = _Histograms(COMMAND_BUCKETS)
+        self._loop_delay = Histogram(LOOP_DELAY_BUCKETS)
+        self.chunk_gap: Callable[[float], None] = self._chunk_gap.observe
+        """Count the seconds between two pieces of one answer."""
+        self.loop_delay: Callable[[float], None] = self._loop_delay.observe
+        """Count the seconds by which the event loop was late."""
+
+    # --- from the data path ------------------------------------------------------------------
+
+    def exchange_ended(  # noqa: PLR0917 - keyword arguments would cost a fifth of it
+        self,
+        replica: str,
+        status: int,
+        placement: str,
+        outcome: str,
+        total_s: float,
+        ttfb_s: float,
+        own_s: float,
+        request_bytes: int,
+        response_bytes: int,
+        /,
+    ) -> None:
+        """Count a request that has ended.
+
+        `replica` and `placement` are empty if it was given none; `status` is 0 if the client left before any;
+        `outcome` is one of OUTCOMES. A negative `ttfb_s` or `own_s` says that there is nothing to measure.
+        """
+        key = (replica, status, placement, outcome)
+        try:
+            ended = self._ended[key]
+        except KeyError:
+            ended = self._ended[key] = _Ended(self._duration[outcome], self._first_byte[placement])
+        ended.requests += 1
+        ended.received += request_bytes
+        ended.relayed += response_bytes
+        histogram = ended.duration
+        histogram.counts[bisect_left(DURATION_BUCKETS, total_s)] += 1
+        histogram.sum += total_s
+        if ttfb_s >= 0.0:
+            ended.first_bytes += 1
+            ended.first_byte_sum += ttfb_s
+            histogram = ended.first_byte
+            histogram.counts[bisect_left(FIRST_BYTE_BUCKETS, ttfb_s)] += 1
+            histogram.sum += ttfb_s
+        if own_s >= 0.0:
+            histogram = self._overhead
+            histogram.counts[bisect_left(OVERHEAD_BUCKETS, own_s)] += 1
+            histogram.sum += own_s
+
+    def refused(self, status: int) -> None:
+        """Count what a client sent that was not even a request."""
+        self._refused[status] += 1
+
+    # --- from the control path ---------------------------------------------------------------
+
+    def probed(self, replica: str, seconds: float, *, ok: bool) -> None:
+        """Count a health probe."""
+        result = "ok" if ok else "failed"
+        self._probes[replica, result] += 1
+        self._probe_duration[result].observe(seconds)
+
+    def slot_changed(self, before: Slot, after: Slot, now: float) -> None:
+        """Count a slot that went from one state to another, at `now` in monotonic seconds."""
+        if after.state is before.state:
+            return
+        slot, host = after.id, after.host
+        self._transitions[host, before.state, after.state, after.cause or ""] += 1
+        entered = self._entered.get(slot, now)
+        self._entered[slot] = now
+        if before.state is SlotState.DRAINING:
+            self._steps[host, "drain"].observe(now - entered)
+        elif before.state is SlotState.STOPPING:
+            self._steps[host, "stop"].observe(now - entered)
+        if after.state is SlotState.LAUNCHING:
+            self._launched[slot] = now
+        elif after.state is SlotState.READY and slot in self._launched:  # not adopted
+            self._steps[host, "launch"].observe(now - self._launched.pop(slot))
+
+    def host_command(self, host: str, action: str, seconds: float, outcome: str) -> None:
+        """Count a command run on a host: start, inspect, stop or log; the outcome is ok or error."""
+        self._commands[host, action, outcome].observe(seconds)
+
+    # --- for whoever asks --------------------------------------------------------------------
+
+    def render(self) -> tuple[bytes, str]:
+        """Return everything in Prometheus' text format, and its content type."""
+        return "".join(self.pieces()).encode(), families.CONTENT_TYPE
+
+    def pieces(self) -> Iterator[str]:
+        """Give what `render` returns a family at a time, so that a large fleet's streams can go on in between."""
+        yield from self._requests()
+        yield from self._routing()
+        yield from self._replicas_now()
+        yield from self._fleet()
+        yield from self._router()
+
+    def _requests(self) -> Iterator[str]:
+        received: defaultdict[str, int] = defaultdict(int)
+        relayed: defaultdict[str, int] = defaultdict(int)
+        first_bytes: defaultdict[str, int] = defaultdict(int)
+        first_byte_sums: defaultdict[str, float] = defaultdict(float)
+        for (replica, *_), ended in self._ended.items():
+            if replica:
+                received[replica] += ended.received
+                relayed[replica] += ended.relayed
+                first_bytes[replica] += ended.first_bytes
+                first_byte_sums[replica] += ended.first_byte_sum
+        yield families.REQUESTS.values(
+            ((replica, status or "none", placement, outcome), ended.requests)
+            for (replica, status, placement, outcome), ended in self._ended.items()
+        )
+        yield families.REFUSED.values(_labelled(self._refused))
+        yield families.DURATION.histograms(_labelled(self._duration))
+        yield families.FIRST_BYTE.histograms(_labelled(self._first_byte))
+        yield families.CHUNK_GAP.histograms([((), self._chunk_gap)])
+        yield families.OVERHEAD.histograms([((), self._overhead)])
+        yield families.REQUEST_BYTES.values(_labelled(received))
+        yield families.RESPONSE_BYTES.values(_labelled(relayed))
+        yield families.REPLICA_FIRST_BYTE.summaries(
+            ((replica,), count, first_byte_sums[replica]) for replica, count in first_bytes.items()
+        )
+        yield families.CLIENT_CONNECTIONS.values([((), self._sources.client_connections())])
+        yield families.UPSTREAM_CONNECTIONS.values([((), self._sources.upstream_connections())])
+
+    def _routing(self) -> Iterator[str]:
+        balancer = self._sources.balancer
+        sessions = self._sources.sessions
+        yield families.ROUTED.values([((), balancer.routed)])
+        yield families.AFFINITY_HITS.values([((), balancer.affinity_hits)])
+        yield families.REJECTED.values([((), balancer.rejected)])
+        moves: dict[str, int] = dict.fromkeys(_MOVES, 0)
+        for (_, _, placement, _), ended in self._ended.items():
+            if placement in moves:
+                moves[placement] += ended.requests
+        yield families.MOVES.values(((_MOVES[placement],), count) for placement, count in moves.items())
+        yield families.PINS.values([((), len(sessions))])
+        yield families.PINS_ENDED.values(
+            [(("expired",), sessions.expired), (("evicted",), sessions.evicted), (("dropped",), sessions.dropped)]
+        )
+
+    def _replicas_now(self) -> Iterator[str]:
+        replicas = list(self._sources.balancer.replicas.values())
+        yield families.OUTSTANDING.values(((replica.id,), replica.outstanding) for replica in replicas)
+        yield families.REPLICA_PINS.values(((replica.id,), replica.pins) for replica in replicas)
+        yield families.PHASE.values(
+            ((replica.id, phase), int(phase is replica.phase)) for replica in replicas for phase in Phase
+        )
+        yield families.PROBES.values(self._probes.items())
+        yield families.PROBE_DURATION.histograms(_labelled(self._probe_duration))
+
+    def _fleet(self) -> Iterator[str]:
+        yield families.SLOT_STATE.values(
+            ((slot.host, slot.id, state), int(state is slot.state))
+            for slot in self._sources.slots()
+            for state in SlotState
+        )
+        yield families.SLOT_TRANSITIONS.values(self._transitions.items())
+        yield families.SLOT_DURATION.histograms(self._steps.items())
+        yield families.HOST_COMMAND.histograms(self._commands.items())
+
+    def _router(self) -> Iterator[str]:
+        yield families.LOOP_DELAY.histograms([((), self._loop_delay)])
+        yield families.LOG_LOST.values([((), self._sources.log_records_lost())])
+        yield families.BUILD.values([((__version__, platform.python_version()), 1)])
+        stats = process_stats.read()
+        yield families.CPU.values([((), stats.cpu_seconds)])
+        yield families.RESIDENT.values([((), stats.resident_bytes)])
+        yield families.OPEN_FDS.values([((), stats.open_fds)])
+        yield families.MAX_FDS.values([((), stats.max_fds)])
+        yield families.START_TIME.values([((), stats.started_at)])
+
+
+def _labelled(values: Mapping[_Key, _Value]) -> Iterator[tuple[tuple[_Key], _Value]]:
+    """Make each key a sample's only label."""
+    return (((key,), value) for key, value in values.items())
