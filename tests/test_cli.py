@@ -83,7 +83,7 @@ def called(*args: str) -> int | str | None:
     ("args", "line"),
     [
         ([], "--replicas: is missing; a fleet file is required, or --demo"),
-        (["--prot", "1"], "No such option '--prot'"),
+        (["--prot", "1"], "No such option"),
         (["--port"], "Option '--port' requires an argument."),
         (["fleet.json"], "No such command 'fleet.json'."),
         (["--demo", "--replicas", "f"], "--demo: takes the place of --replicas; only one of the two is allowed"),

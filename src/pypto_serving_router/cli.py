@@ -200,6 +200,7 @@ command = click.Group(
     PROGRAM,
     callback=_serve,
     invoke_without_command=True,
+    add_help_option=False,
     params=[*_options()],
     context_settings={"auto_envvar_prefix": ENVIRONMENT},
     options_metavar="--replicas FILE [OPTIONS]",
@@ -207,7 +208,9 @@ command = click.Group(
     help=_HELP,
     epilog=_EPILOG,
 )
+# A deployment may well have a PYPTO_ROUTER_VERSION of its own: these two are only asked for on the command line.
 click.version_option(__version__, message="%(prog)s %(version)s", allow_from_autoenv=False)(command)
+click.help_option("--help", allow_from_autoenv=False)(command)
 
 
 # --- --check ---------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, inspect
 
@@ -132,7 +132,6 @@ def test_a_long_value_is_shortened() -> None:
     assert message.isprintable()
 
 
-@settings(deadline=None)
 @given(st.text('ab.$[]"\n\\ü\u2028\ud800'))
 def test_any_key_makes_a_printable_place(key: str) -> None:
     """A place is one printable line, whatever the key (spec 1.5)."""
@@ -148,7 +147,6 @@ _json = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(["leaves", "numbers", "kind", "names", "derived"], _json)))
 def test_a_document_without_problems_is_one_that_msgspec_takes(value: dict[str, Any]) -> None:
     """The walk refuses all that the Struct refuses; an independent decoder agrees (spec 2.1)."""

@@ -1,7 +1,7 @@
 """Placeholders."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pypto_serving_router.config import template
@@ -18,7 +18,6 @@ _pieces = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(_pieces, _braceless)))
 def test_every_piece_of_a_text_expands_on_its_own(pieces: list[tuple[tuple[str, str], str]]) -> None:
     """Placeholders are replaced once, doubled braces lose one pair, all else stays (spec 2.4)."""
@@ -28,7 +27,6 @@ def test_every_piece_of_a_text_expands_on_its_own(pieces: list[tuple[tuple[str, 
     assert template.expand(text, VALUES) == expected
 
 
-@settings(deadline=None)
 @given(st.text(alphabet='{}ab1 "'))
 def test_a_text_without_unknown_names_always_expands(text: str) -> None:
     """What `names` does not report can't fail to expand (spec 2.4)."""

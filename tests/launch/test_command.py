@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pypto_serving_router.config.load import parse_fleet
@@ -141,7 +141,6 @@ def test_everything_that_may_expand_does() -> None:
 _arguments = st.lists(st.text("'\"$`\\ \n\t*?!~;&|<>()[]#=-abü"), max_size=5)
 
 
-@settings(deadline=None)
 @given(_arguments)
 def test_a_shell_sees_the_very_arguments_of_the_command(arguments: list[str]) -> None:
     """Splitting the wrapper's argument as a shell does gives the command back (spec 2.3)."""

@@ -154,14 +154,15 @@ class HostSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     workdir: Annotated[
         Line | None,
         Meta(
-            description="The folder the replica is started in.",
+            description="The folder the replica is started in (`~` expands over there).",
             extra={"default": "the router's, or the home directory over ssh"},
         ),
     ] = None
     log_dir: Annotated[
         Annotated[str, Meta(min_length=1, extra={"check": checks.templated_line})],
         Meta(
-            description="The folder of the replicas' logs, `<slot>.log` each, on the machine that runs them.",
+            description="The folder of the replicas' logs, `<slot>.log` each, on the machine that runs them "
+            "(`~` expands over there).",
             extra={"default": "`pypto-serving-router-<user>` in the folder for temporary files"},
         ),
     ] = field(default_factory=str)
