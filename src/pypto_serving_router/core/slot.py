@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from pypto_serving_router.core.ids import HostId, SlotId
@@ -61,6 +61,26 @@ class Cause(StrEnum):
     UNREACHABLE_AT_STARTUP = "unreachable-at-startup"
     ADDRESS_IN_USE = "address-in-use"
     UNDECLARED = "undeclared"
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether this is something that nobody decided and that an operator should know of."""
+        return self in _FAULTS
+
+
+_FAULTS: Final = frozenset(
+    {
+        Cause.LAUNCH_FAILED,
+        Cause.LAUNCH_UNCERTAIN,
+        Cause.LAUNCH_TIMEOUT,
+        Cause.EXITED,
+        Cause.LOST,
+        Cause.STOP_UNCONFIRMED,
+        Cause.UNREACHABLE_AT_STARTUP,
+        Cause.ADDRESS_IN_USE,
+        Cause.UNDECLARED,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +168,16 @@ class Slot:
     def awaited(self) -> bool:
         """Whether it is reserved for a replica that did not answer when the router started."""
         return self.state is SlotState.UNCONFIRMED and self.cause is Cause.UNREACHABLE_AT_STARTUP
+
+    @property
+    def where(self) -> str:
+        """Its address and port, as people write them."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+    @property
+    def place(self) -> tuple[str, int, tuple[int, ...]]:
+        """Where it is: address, port, devices."""
+        return self.address, self.port, self.devices
 
     def __repr__(self) -> str:
         cause = f" ({self.cause})" if self.cause else ""

@@ -88,7 +88,7 @@ class Performer:
             case CheckAddress():
                 if await self._silent(slot):
                     return Silent(slot.generation)
-                return Occupied(slot.generation, f"{where(slot)} is not silent")
+                return Occupied(slot.generation, f"{slot.where} is not silent")
             case AskReplica():
                 return await self.recognise(slot)
             case _:
@@ -104,9 +104,9 @@ class Performer:
     async def _start(self, slot: Slot) -> Observation:
         silent = await self._silent(slot)
         if silent is False:
-            return Occupied(slot.generation, f"something answers at {where(slot)}")
+            return Occupied(slot.generation, f"something answers at {slot.where}")
         if silent is None:
-            detail = f"cannot tell whether {where(slot)} is silent: it neither refuses nor accepts a connection"
+            detail = f"cannot tell whether {slot.where} is silent: a connection is neither accepted nor refused"
             return Gone(slot.generation, None, detail, refused=True)
         return await self._launcher.start(slot.id, slot.generation)
 
@@ -118,7 +118,7 @@ class Performer:
         while not (silent := await self._silent(slot)):
             if self._clock() >= deadline:
                 what = "still accepts connections" if silent is False else "can't be told to be silent"
-                return StopUnconfirmed(slot.generation, f"its processes are gone, but {where(slot)} {what}")
+                return StopUnconfirmed(slot.generation, f"its processes are gone, but {slot.where} {what}")
             await asyncio.sleep(SILENCE_INTERVAL)
         return StopConfirmed(slot.generation)
 
@@ -136,8 +136,3 @@ def unknown(effect: Effect, detail: str) -> Observation | None:
             return None
         case _:
             assert_never(effect)
-
-
-def where(slot: Slot) -> str:
-    """Return the slot's address as people write it."""
-    return f"[{slot.address}]:{slot.port}" if ":" in slot.address else f"{slot.address}:{slot.port}"

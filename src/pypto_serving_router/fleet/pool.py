@@ -1,0 +1,153 @@
+"""The slots there are: which are held, which are free, and which is the next to launch on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pypto_serving_router.core.slot import Cause, Slot, SlotState
+from pypto_serving_router.errors import PoolFull, SlotBusy, UnknownSlot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pypto_serving_router.core.ids import HostId, SlotId
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A slot that the router does not launch on by itself, and why; `since` in seconds since the epoch."""
+
+    slot: SlotId
+    reason: str
+    since: float
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the fleet has, and what is left. `owned` counts the slots whose devices are held, or may be."""
+
+    ceiling: int
+    owned: int
+    free_slots: tuple[SlotId, ...]
+    unconfirmed: tuple[Reserved, ...]
+    abandoned: tuple[Reserved, ...]
+    last_errors: Mapping[SlotId, str]
+
+
+class SlotPool:
+    """The declared slots, in the order in which they are to be taken, and the recorded ones that no longer are.
+
+    A slot that was launched on before the fleet file was changed stays where it was launched until it is free.
+    """
+
+    def __init__(self, declared: Iterable[Slot], ceiling: int) -> None:
+        self.declared = {slot.id: slot for slot in declared}
+        self.slots = dict(self.declared)
+        self.undeclared: dict[SlotId, Slot] = {}
+        self.ceiling = ceiling
+
+    @property
+    def owned(self) -> int:
+        """How many slots are held, or may be."""
+        return sum(slot.taken for slot in self.slots.values())
+
+    @property
+    def full(self) -> bool:
+        """Whether no more slots may be held."""
+        return self.owned >= self.ceiling
+
+    def put(self, slot: Slot) -> Slot:
+        """Keep a slot as it is now, and return it; what comes next on a free one is launched where it is declared."""
+        if not slot.taken:
+            slot = _placed(slot, self.declared[slot.id])
+        self.slots[slot.id] = slot
+        return slot
+
+    def restore(self, recorded: Slot) -> Slot | None:
+        """Take up a slot from the state file, and return it; None if it is not declared any more."""
+        declared = self.declared.get(recorded.id)
+        if declared is None:
+            self.undeclared[recorded.id] = recorded
+            return None
+        return self.put(
+            replace(
+                recorded,
+                host=declared.host,
+                wrapped=declared.wrapped,
+                has_stop_command=declared.has_stop_command,
+            )
+        )
+
+    def free(self) -> list[Slot]:
+        """Return the slots that may be launched on, in order: none whose devices a slot of an older cut still holds."""
+        held = {device for slot in self.recorded() if slot.taken for device in _devices(slot)}
+        return [slot for slot in self.slots.values() if not slot.taken and held.isdisjoint(_devices(slot))]
+
+    def pick(self, slot: SlotId | None = None, host: HostId | None = None) -> Slot:
+        """Return the next free slot, of those asked for; one that is cooling or abandoned comes last.
+
+        Raises:
+            UnknownSlot: there is no such slot or host.
+            SlotBusy: that slot is taken.
+            PoolFull: nothing is free there, or the ceiling is reached.
+        """
+        named = [
+            one
+            for one in self.slots.values()
+            if (slot is None or one.id == slot) and (host is None or one.host == host)
+        ]
+        if not named and (slot or host):
+            raise UnknownSlot(f"there is no slot {slot}" if slot else f"there is no host {host}")
+        free = [one for one in self.free() if one in named]
+        if slot is not None and not free:
+            raise SlotBusy(f"{slot} is not free: {named[0].state}")
+        if self.full:
+            raise PoolFull(f"{self.owned} slots are held, and no more than {self.ceiling} may be")
+        if not free:
+            raise PoolFull("no slot is free" if host is None else f"no slot of {host} is free")
+        return min(free, key=lambda one: (one.state is SlotState.ABANDONED, one.cooling))
+
+    def capacity(self) -> Capacity:
+        """Count what is held and what is left."""
+        slots = self.slots.values()
+        unconfirmed = [
+            *(_reserved(slot, str(slot.cause)) for slot in slots if slot.state is SlotState.UNCONFIRMED),
+            *(_reserved(slot, Cause.UNDECLARED) for slot in self.undeclared.values() if slot.taken),
+        ]
+        abandoned = [slot for slot in slots if slot.state is SlotState.ABANDONED]
+        return Capacity(
+            ceiling=self.ceiling,
+            owned=self.owned,
+            free_slots=tuple(slot.id for slot in self.free()),
+            unconfirmed=tuple(unconfirmed),
+            abandoned=tuple(_reserved(slot, f"lost {slot.losses} replicas in a row") for slot in abandoned),
+            last_errors={slot.id: slot.last_error for slot in slots if slot.last_error},
+        )
+
+    def recorded(self) -> Iterator[Slot]:
+        """Yield every slot that the state file is about."""
+        yield from self.slots.values()
+        yield from self.undeclared.values()
+
+
+def _devices(slot: Slot) -> Iterator[tuple[str, str, int]]:
+    """Name each device in the two ways that two entries of the fleet file could mean the same one by."""
+    for device in slot.devices:
+        yield "host", slot.host, device
+        yield "address", slot.address, device
+
+
+def tell_place(slot: Slot) -> str:
+    """Say where a slot's replica was launched."""
+    devices = ",".join(map(str, slot.devices))
+    return f"its replica was launched at {slot.where} on devices {devices}"
+
+
+def _placed(slot: Slot, declared: Slot) -> Slot:
+    return replace(slot, address=declared.address, port=declared.port, devices=declared.devices)
+
+
+def _reserved(slot: Slot, reason: str) -> Reserved:
+    return Reserved(slot.id, reason, slot.since, slot.last_error)
