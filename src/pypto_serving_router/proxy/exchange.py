@@ -96,7 +96,7 @@ class Exchange:
     """A request on its way to a replica, and the answer on its way back.
 
     The public attributes are the record of it, complete when `proxy.record` gets it. Times are monotonic: `started`,
-    `sent` to the replica (or `started`), `first_byte` of the answer (or 0.0), `ended`. `status` is what the client was
+    `placed` on a replica, `sent` to it, `first_byte` of the answer (0.0 for what did not happen), `ended`. `status` is what the client was
     given, 0 if it left before; `received` and `relayed` count the bytes of the two bodies.
     """
 
@@ -119,6 +119,7 @@ class Exchange:
         "last_piece",
         "lease",
         "outcome",
+        "placed",
         "received",
         "relayed",
         "request_id",
@@ -146,9 +147,9 @@ class Exchange:
         self.request_id = b"" if head.request_id is None else head.request_id
         self.session: str | None = None
         self.lease: Lease | None = None
-        self.started = self.sent = started = proxy.now()
+        self.started = started = proxy.now()
         self.due = started + proxy.request_timeout
-        self.first_byte = 0.0
+        self.placed = self.sent = self.first_byte = 0.0
         self.status = self.relayed = 0
         self.heard = self._upstream_paused = self._buffering = False
         self._upstream: UpstreamConnection | None = None
@@ -258,6 +259,7 @@ class Exchange:
             headers = {"Retry-After": str(error.retry_after)}
             self._answer(answers.error(503, "no_replica", str(error), headers=headers), "no_replica")
             return
+        self.placed = now
         # What cannot be sent a second time must not go out on a connection the replica may have closed.
         holdable = self._body_complete or 0 <= self.head.length <= _HOLD
         upstream = proxy.pool.take(lease.replica) if holdable else None
@@ -417,6 +419,17 @@ class Exchange:
         proxy.on_fault(replica, error)
         message = f"{replica.id} failed before it answered: {error}"
         self._answer(answers.error(502, "upstream_failed", message), "upstream_failed")
+
+    def replica_gone(self, replica: Replica) -> None:
+        """End now, if it is `replica` that this waits for: it is being stopped."""
+        if self.lease is None or self.lease.replica is not replica:
+            return
+        self._leave_upstream()
+        if self.status:
+            self._end("upstream_cut")
+            self.client.cut(hard=self._cut_is_invisible)
+        else:
+            self._answer(answers.error(502, "upstream_stopped", f"{replica.id} is being stopped"), "upstream_failed")
 
     # --- ending ------------------------------------------------------------------------------
 

@@ -93,7 +93,6 @@ class ClientConnection(asyncio.Protocol):
         "_buffer",
         "_discarded",
         "_frontend",
-        "_handler",
         "_left",
         "_partial",
         "_running",
@@ -102,6 +101,7 @@ class ClientConnection(asyncio.Protocol):
         "_unsent",
         "due",
         "full",
+        "handler",
         "head",
         "paused",
         "peer",
@@ -125,7 +125,7 @@ class ClientConnection(asyncio.Protocol):
         self.paused = False  # not being read
         self.full = False  # takes less than it is given
         # for the request at hand
-        self._handler: Handler | None = None
+        self.handler: Handler | None = None
         self._left = 0  # bytes of a fixed-length body still to come
         self._scanner: ChunkScanner | None = None
 
@@ -166,7 +166,7 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """A client that has stopped sending has left (spec 4.5)."""
-        if self._handler is not None:
+        if self.handler is not None:
             self._client_left()
             self.transport.abort()
         return False  # closes, once what was written has been sent
@@ -174,19 +174,19 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Forget the connection."""
         self._client_left()
-        self._frontend.connections.discard(self)
+        self._frontend.forget(self)
 
     def pause_writing(self) -> None:
         """Stop whoever feeds this client."""
         self.full = True
-        if self._handler is not None:
-            self._handler.client_full(full=True)
+        if self.handler is not None:
+            self.handler.client_full(full=True)
 
     def resume_writing(self) -> None:
         """Go on feeding this client."""
         self.full = False
-        if self._handler is not None:
-            self._handler.client_full(full=False)
+        if self.handler is not None:
+            self.handler.client_full(full=False)
 
     # --- for the handler ---------------------------------------------------------------------
 
@@ -195,8 +195,8 @@ class ClientConnection(asyncio.Protocol):
         if not self.paused and self._state < _LINGERING:
             self.paused = True
             self.transport.pause_reading()
-            if self._state == _BODY and self._handler is not None:
-                self.due = self._handler.due  # the client is not to blame for the wait
+            if self._state == _BODY and self.handler is not None:
+                self.due = self.handler.due  # the client is not to blame for the wait
 
     def resume(self) -> None:
         """Read again."""
@@ -225,7 +225,7 @@ class ClientConnection(asyncio.Protocol):
 
     def finish(self, now: float, *, keep_alive: bool) -> None:
         """The answer has been written whole; go on to the next request, or end."""
-        self._handler = None
+        self.handler = None
         self._scanner = None
         if self._state == _CLOSED:
             return
@@ -242,7 +242,7 @@ class ClientConnection(asyncio.Protocol):
 
     def cut(self, *, hard: bool) -> None:
         """End the connection in the middle of an answer; `hard` where only a reset shows that it is cut."""
-        self._handler = None
+        self.handler = None
         if hard:
             self._state = _CLOSED
             reset(self.transport)
@@ -254,7 +254,7 @@ class ClientConnection(asyncio.Protocol):
     def expire(self, now: float) -> None:
         """`due` has passed: act on whatever was waited for."""
         state = self._state
-        handler = self._handler
+        handler = self.handler
         if handler is not None:
             if now >= handler.due:
                 handler.expire()
@@ -309,7 +309,7 @@ class ClientConnection(asyncio.Protocol):
         self.head = head
         self._partial = False
         end += 4
-        self._handler = handler = self._frontend.open(self, head)
+        self.handler = handler = self._frontend.open(self, head)
         if head.length > 0:
             stop = end + head.length
             if len(data) >= stop:
@@ -359,11 +359,11 @@ class ClientConnection(asyncio.Protocol):
                 self.due = self._frontend.now() + self._frontend.limits.head_timeout
 
     def _await_body(self) -> None:
-        assert self._handler is not None
-        self.due = min(self._handler.due, self._frontend.now() + self._frontend.limits.body_timeout)
+        assert self.handler is not None
+        self.due = min(self.handler.due, self._frontend.now() + self._frontend.limits.body_timeout)
 
     def _take_body(self, data: bytes) -> None:
-        handler = self._handler
+        handler = self.handler
         assert handler is not None
         scanner = self._scanner
         if scanner is None:
@@ -395,7 +395,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse(self, error: RequestError) -> None:
         """Answer what is not a request, and end: nothing after it can be trusted."""
-        self._handler = None
+        self.handler = None
         self._scanner = None
         self._buffer = b""
         answer = answers.error(error.status, error.code, str(error))
@@ -421,7 +421,7 @@ class ClientConnection(asyncio.Protocol):
         self.transport.close()
 
     def _client_left(self) -> None:
-        handler, self._handler = self._handler, None
+        handler, self.handler = self.handler, None
         self._scanner = None
         self._buffer = b""
         self._state = _CLOSED
@@ -455,6 +455,8 @@ class Frontend:
         self.connections: set[ClientConnection] = set()
         self.closing = False
         self.refused = 0
+        self.empty = asyncio.Event()
+        """Set when the last connection of a closing frontend has gone."""
 
     def connect(self) -> ClientConnection:
         """Make the protocol of a new connection."""
@@ -468,9 +470,21 @@ class Frontend:
         for connection in [c for c in self.connections if c.paused]:
             connection.check_paused()
 
+    def forget(self, connection: ClientConnection) -> None:
+        """Drop a connection that has closed."""
+        self.connections.discard(connection)
+        if self.closing and not self.connections:
+            self.empty.set()
+
+    def handlers(self) -> list[Handler]:
+        """Return the handlers of all requests under way."""
+        return [c.handler for c in self.connections if c.handler is not None]
+
     def close(self) -> None:
         """Take no more requests; let those under way end."""
         self.closing = True
+        if not self.connections:
+            self.empty.set()
         for connection in list(self.connections):
             connection.close_idle()
 
