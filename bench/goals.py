@@ -6,8 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from bench.catalogue import OURS
-from bench.measures.context import Figures
-from bench.summary import Results, number, rows
+from bench.summary import Results, Row, number, rows
 
 
 class Verdict(StrEnum):
@@ -86,7 +85,7 @@ GOALS = (
 )
 
 
-def judge(goal: Goal, table: Mapping[str, Figures]) -> Outcome:
+def judge(goal: Goal, table: Mapping[str, Row]) -> Outcome:
     """Return the verdict on one goal from its measure's rows."""
     mine = table.get(OURS)
     value = number(mine, goal.figure)
@@ -109,7 +108,7 @@ def judge(goal: Goal, table: Mapping[str, Figures]) -> Outcome:
     return Outcome(goal, Verdict.WIN if won else Verdict.PASS, value, note, partial)
 
 
-def _not_full(goal: Goal, table: Mapping[str, Figures]) -> str:
+def _not_full(goal: Goal, table: Mapping[str, Row]) -> str:
     """Say which of the proxies compared had time left, where they should have had none."""
     if not goal.full:
         return ""
@@ -128,7 +127,7 @@ class _Check(NamedTuple):
     partial: bool = False
 
 
-def _check(goal: Goal, bound: Bound, value: float, table: Mapping[str, Figures]) -> _Check:
+def _check(goal: Goal, bound: Bound, value: float, table: Mapping[str, Row]) -> _Check:
     """Compare a figure with a bound, as far as the proxies it names were measured."""
 
     def holds(limit: float) -> bool:

@@ -89,6 +89,8 @@ def unpack_from_debian(name: str) -> None:
     for package in sorted((_SYSTEM / "archives").glob("*.deb")):
         _run(["dpkg-deb", "--extract", str(package), str(root)])
         package.unlink()
+    for unused in ("usr/share", "etc", "var"):
+        shutil.rmtree(root / unused, ignore_errors=True)
     program = next((path for path in root.glob(f"usr/*bin/{name}") if os.access(path, os.X_OK)), None)
     if program is None:
         raise InstallFailed(f"the package holds no program {name}")

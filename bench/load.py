@@ -96,7 +96,7 @@ class Report:
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
     """What the clients of one run note down."""
 
     started: int = 0
@@ -171,6 +171,8 @@ class _Client(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
 
     def send(self) -> None:
+        if self.transport.is_closing():
+            return  # closed before its first request; `lost` has dealt with it
         self._run.tally.started += 1
         self._buffer = b""
         self._tail = b""
@@ -276,7 +278,7 @@ class _Run:
     """One run of a load."""
 
     def __init__(self, load: Load) -> None:
-        self.tally = _Tally()
+        self.tally = Tally()
         self.closing = False
         script = load.script
         whole = script.stream and script.die < 0 and not script.hold
@@ -376,14 +378,16 @@ class _Run:
             sent += 1
         self._look_for_the_end()
 
-    async def hold(self, while_open: Callable[[], Awaitable[None]]) -> Report:
+    async def hold(self, while_open: Callable[[Tally], Awaitable[None]]) -> Report:
         """Open every stream, wait for the first event of each, and leave all at once after `while_open`."""
         for number, client in enumerate(self._clients, 1):
             client.send()
             if number % 50 == 0:
                 await asyncio.sleep(0.02)
-        await self._wait(self._all_open)
-        await while_open()
+        if not self.tally.lost:
+            await self._wait(self._all_open)
+        await while_open(self.tally)
+        self.tally.broken = max(self.tally.broken, self._load.connections - self.tally.opened)
         self.leave()
         return self.tally.report(0.0)
 
@@ -407,8 +411,8 @@ async def run_load(load: Load) -> Report:
     return await run.go()
 
 
-async def hold_streams(load: Load, while_open: Callable[[], Awaitable[None]]) -> Report:
-    """Hold one stream open on every connection while `while_open` runs."""
+async def hold_streams(load: Load, while_open: Callable[[Tally], Awaitable[None]]) -> Report:
+    """Hold one stream open on every connection while `while_open` runs, which may look at the live counts."""
     run = _Run(load)
     await run.connect()
     return await run.hold(while_open)

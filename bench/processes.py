@@ -36,7 +36,7 @@ def _stat(pid: int) -> list[str]:
     return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
-def tree(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     """Return the process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir(_PROC):  # noqa: PTH208 - names are all that is needed, of every process
@@ -52,7 +52,7 @@ def tree(pid: int) -> list[int]:
     return found
 
 
-def usage(pids: Iterable[int]) -> Usage:
+def cpu_usage(pids: Iterable[int]) -> Usage:
     """Return what the processes have used; those that are gone count nothing."""
     exact = ticks = user = 0.0
     for pid in pids:
@@ -72,7 +72,7 @@ def machine_busy() -> float:
     return (user + nice + system + irq + softirq + steal) / _TICK
 
 
-def resident(pids: Iterable[int]) -> int:
+def resident_memory(pids: Iterable[int]) -> int:
     """Return the resident memory of the processes in KiB."""
     total = 0
     for pid in pids:
@@ -82,7 +82,7 @@ def resident(pids: Iterable[int]) -> int:
     return total
 
 
-def place(pids: Iterable[int], cpu: int) -> None:
+def pin(pids: Iterable[int], cpu: int) -> None:
     """Move every thread of the processes to one core."""
     for pid in pids:
         with contextlib.suppress(OSError):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from bench import processes
 from bench.catalogue import DIRECT, HERE, Programs
+from bench.processes import process_tree, send_signal
 from bench.script import Script
 from bench.wire import chat, once, post
 
@@ -120,6 +120,7 @@ class Proxy:
             "PORT": self.port,
             "FOLDER": self._folder,
             "FILES": min(setting.files, 65_536),
+            "SLOTS": min(setting.files, 65_536) * 5 // 4,
             "SERVERS": "\n".join(servers),
             "BUFFERING": buffering,
         }
@@ -183,17 +184,17 @@ class Proxy:
 
     def pids(self) -> list[int]:
         """Return its processes."""
-        return processes.tree(self._process.pid) if self._process else []
+        return process_tree(self._process.pid) if self._process else []
 
     def sleep(self) -> None:
         """Keep it off the core until `wake`."""
-        processes.send_signal(self.pids(), signal.SIGSTOP)
+        send_signal(self.pids(), signal.SIGSTOP)
 
     async def wake(self) -> None:
         """Let it run again, and wait until it has done what it missed (health checks above all)."""
         if self._process is None:
             return
-        processes.send_signal(self.pids(), signal.SIGCONT)
+        send_signal(self.pids(), signal.SIGCONT)
         await asyncio.sleep(0.3)
         in_a_row = 0
         for _ in range(20):
@@ -209,12 +210,12 @@ class Proxy:
         if self._process is None:
             return
         pids = self.pids()
-        processes.send_signal(pids, signal.SIGCONT)
+        send_signal(pids, signal.SIGCONT)
         self._process.terminate()
         try:
             self._process.wait(3)
         except subprocess.TimeoutExpired:
-            processes.send_signal(pids, signal.SIGKILL)
+            send_signal(pids, signal.SIGKILL)
             self._process.wait(3)
         self._process = None
         if self._log is not None:

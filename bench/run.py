@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TypedDict
 
 import uvloop
-from bench import stub
 from bench.catalogue import COMMANDS, DEFAULT_PEERS, OUT, Programs
 from bench.comparison import Comparison
 from bench.machine import cores, describe, raise_file_limit, require_linux
@@ -26,6 +25,7 @@ from bench.measures.context import Context
 from bench.measures.registry import MEASURES
 from bench.plots import write_plots
 from bench.proxy import Setting
+from bench.stub import Stats, addresses_of, serve
 from bench.summary import Results
 from bench.tables import report
 
@@ -94,8 +94,8 @@ async def compare(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     machine = describe()
     os.sched_setaffinity(0, {args.generator_cpu})
-    stats = stub.Stats()
-    servers = await stub.serve([("127.0.0.1", 0)] * args.replicas, stats)
+    stats = Stats()
+    servers = await serve([("127.0.0.1", 0)] * args.replicas, stats)
     programs = Programs(dict(pair.split("=", 1) for pair in args.bin))
     context = Context(
         seconds=args.seconds,
@@ -114,7 +114,7 @@ async def compare(args: argparse.Namespace) -> int:
         peers=peers,
         measures=measures,
         rounds=args.rounds,
-        replicas=stub.addresses_of(servers),
+        replicas=addresses_of(servers),
         keep=lambda: _write(args, comparison, machine),
     )
     if args.generator_cpu == args.proxy_cpu:

@@ -7,7 +7,9 @@ import re
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
-_WORDS = re.compile(rb"bench ([a-z_0-9=\- ]+)")
+_END = "end=0"
+# Without the end, a script that is cut in two by a proxy would be read as a shorter one.
+_WORDS = re.compile(rb"bench ([a-z_0-9=\- ]*)end=0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,13 @@ class Script:
     def text(self) -> str:
         """Return the words for a message; defaults are left out."""
         words = [f"{f.name}={value}" for f in fields(self) if (value := getattr(self, f.name)) != f.default]
-        return " ".join(["bench", *words, "end=0"])
+        return " ".join(["bench", *words, _END])
 
 
 @lru_cache(maxsize=256)
 def _parse(words: bytes) -> Script:
     pairs = (word.partition(b"=") for word in words.split())
-    return Script(**{name.decode(): int(value) for name, _, value in pairs if name != b"end"})
+    return Script(**{name.decode(): int(value) for name, _, value in pairs})
 
 
 def find(body: list[bytes]) -> Script:

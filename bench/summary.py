@@ -7,7 +7,9 @@ from bench.catalogue import DIRECT, YARDSTICKS
 from bench.measures.context import Figures
 from bench.measures.registry import MEASURES
 
-Rounds = Mapping[str, Sequence[Figures]]
+Row = Mapping[str, float | str]
+"""Figures as they are read."""
+Rounds = Mapping[str, Sequence[Row]]
 """The figures of a measure: of each proxy, round by round."""
 Results = Mapping[str, Rounds]
 """By measure."""
@@ -31,7 +33,7 @@ def rows(measure: str, rounds: Rounds) -> dict[str, Figures]:
     return found
 
 
-def _keys(runs: Sequence[Figures]) -> list[str]:
+def _keys(runs: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(key for run in runs for key in run))
 
 
@@ -45,7 +47,7 @@ def _one(key: str, values: Sequence[float | str]) -> float | str:
     return min(numbers) if least(key) else statistics.median(numbers)
 
 
-def _with_added(measure: str, run: Figures, number: int, rounds: Rounds) -> Figures:
+def _with_added(measure: str, run: Row, number: int, rounds: Rounds) -> Figures:
     """Return the run with `added_...`: its figures less those of the direct path in the same round."""
     direct = rounds.get(DIRECT, ())
     added: Figures = {}
@@ -57,13 +59,13 @@ def _with_added(measure: str, run: Figures, number: int, rounds: Rounds) -> Figu
     return {**run, **added}
 
 
-def number(row: Figures | None, key: str) -> float | None:
+def number(row: Row | None, key: str) -> float | None:
     """Return a figure of a row, None where there is none or it is told in words."""
     value = (row or {}).get(key)
     return float(value) if isinstance(value, float | int) else None
 
 
-def best_yardstick(table: Mapping[str, Figures], key: str, *, more_is_better: bool = False) -> float | None:
+def best_yardstick(table: Mapping[str, Row], key: str, *, more_is_better: bool = False) -> float | None:
     """Return the better figure of nginx's and HAProxy's."""
     values = [value for name in YARDSTICKS if (value := number(table.get(name), key)) is not None]
     if not values:

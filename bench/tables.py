@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bench.catalogue import DIRECT
 from bench.goals import Bound, Outcome, judge_all
-from bench.measures.context import Figures
 from bench.measures.registry import MEASURES
-from bench.summary import Results, Rounds, best_yardstick, least, number, rows
+from bench.summary import Results, Rounds, Row, best_yardstick, least, number, rows
 
 
 def show(value: float | str | None) -> str:
@@ -56,7 +55,7 @@ def _measure(name: str, rounds: Rounds, order: Sequence[str]) -> Iterator[str]:
         yield "\nMedians of all rounds. The ratio is of `" + chief + "`."
 
 
-def _why(runs: Sequence[Figures]) -> str:
+def _why(runs: Sequence[Row]) -> str:
     return str(runs[-1].get("failed", "")).replace("|", "/").replace("\n", " ")
 
 

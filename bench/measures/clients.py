@@ -4,8 +4,8 @@ import asyncio
 import statistics
 import time
 
-from bench import processes
 from bench.measures.context import Context, Figures, wait_until
+from bench.processes import resident_memory
 from bench.proxy import Proxy
 from bench.script import Script
 from bench.wire import chat, post, read_head
@@ -22,7 +22,7 @@ _GIVE_UP = 3.0
 
 async def slow_readers(context: Context, proxy: Proxy) -> Figures:
     """Offer 160 MB on each of a few streams whose clients read nothing after the head; see the memory grow."""
-    base = processes.resident(proxy.pids())
+    base = resident_memory(proxy.pids())
     peak = base
     writers = []
     bad = 0
@@ -37,7 +37,7 @@ async def slow_readers(context: Context, proxy: Proxy) -> Figures:
         deadline = time.monotonic() + max(1.0, context.seconds)
         while time.monotonic() < deadline:
             await asyncio.sleep(0.1)
-            peak = max(peak, processes.resident(proxy.pids()))
+            peak = max(peak, resident_memory(proxy.pids()))
     finally:
         for writer in writers:
             writer.transport.abort()

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import processes
 from bench.catalogue import Programs
 from bench.load import Load, Report, run_load
+from bench.processes import cpu_usage, machine_busy, pin
 from bench.proxy import Proxy
 from bench.stub import Stats
 
@@ -69,17 +69,17 @@ async def measured(context: Context, proxy: Proxy, load: Load, *, same_core: boo
     and spends on waking all the time it has.
     """
     pids = proxy.pids()
-    processes.place(pids, context.generator_cpu if same_core else context.proxy_cpu)
+    pin(pids, context.generator_cpu if same_core else context.proxy_cpu)
     gc.collect()
     await asyncio.sleep(0.15)
-    begun, busy, mine = time.monotonic(), processes.machine_busy(), time.process_time()
-    before = processes.usage(pids)
+    begun, busy, mine = time.monotonic(), machine_busy(), time.process_time()
+    before = cpu_usage(pids)
     report = await run_load(load)
     await asyncio.sleep(0.15)
-    after = processes.usage(pids)
+    after = cpu_usage(pids)
     cpu = after.since(before)
-    others = processes.machine_busy() - busy - (time.process_time() - mine) - cpu
-    processes.place(pids, context.proxy_cpu)
+    others = machine_busy() - busy - (time.process_time() - mine) - cpu
+    pin(pids, context.proxy_cpu)
     return Measured(
         report,
         cpu,

@@ -7,10 +7,10 @@ import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from bench import processes
 from bench.catalogue import HERE, NotFound
 from bench.load import Load, run_load
 from bench.measures.context import Context, Figures
+from bench.processes import cpu_usage
 from bench.proxy import Address, Proxy, free_port
 from bench.script import Script
 from bench.stub import completion
@@ -131,14 +131,14 @@ async def saturation(context: Context, proxy: Proxy) -> Figures:
     """Load the proxy, alone on its core, by wrk, or where that is missing by our own slower generator."""
     found = tools(context)
     pids = proxy.pids()
-    before = processes.usage(pids)
+    before = cpu_usage(pids)
     begun = os.times().elapsed
     if found is None:
         figures = await _own_generator(context, proxy)
     else:
         figures = await _wrk(context, proxy, found[0])
     took = os.times().elapsed - begun
-    used = processes.usage(pids).since(before)
+    used = cpu_usage(pids).since(before)
     requests = float(figures.pop("requests"))
     return {
         **figures,

@@ -3,9 +3,9 @@
 import asyncio
 import time
 
-from bench import processes
-from bench.load import Load, hold_streams, run_load
+from bench.load import Load, Tally, hold_streams, run_load
 from bench.measures.context import Context, Figures, measured, wait_until
+from bench.processes import cpu_usage, resident_memory
 from bench.proxy import Proxy
 from bench.script import Script
 
@@ -72,17 +72,17 @@ async def first_byte(context: Context, proxy: Proxy) -> Figures:
 async def _idle(context: Context, proxy: Proxy, streams: int) -> Figures:
     """Hold streams open that say nothing; then drop all the clients and see the replicas' side go."""
     await run_load(Load(port=proxy.port, script=Script(), connections=4, requests=200))  # warm up
-    base = processes.resident(proxy.pids())
+    base = resident_memory(proxy.pids())
     context.stats.reset()
     figures: Figures = {}
 
-    async def look() -> None:
+    async def look(_: Tally) -> None:
         await asyncio.sleep(0.5)
         pids = proxy.pids()
-        figures["rss_mib"] = processes.resident(pids) / 1024
-        before = processes.usage(pids)
+        figures["rss_mib"] = resident_memory(pids) / 1024
+        before = cpu_usage(pids)
         await asyncio.sleep(1.0)
-        figures["idle_cpu_pct"] = 100 * processes.usage(pids).since(before)
+        figures["idle_cpu_pct"] = 100 * cpu_usage(pids).since(before)
 
     load = Load(
         port=proxy.port,
