@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pypto_serving_router.core import lines as kinds
 from pypto_serving_router.core.lines import bad, is_text, is_token, remember, request_lines, response_lines
 from pypto_serving_router.errors import RequestError, UpstreamProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 MAX_HEAD: Final = 64 * 1024
 """Bytes of a head (spec 4.10)."""
@@ -193,7 +196,7 @@ def parse_request(block: bytes) -> RequestHead:
     if host is None and minor:
         raise bad("no Host field")
     head.host = host if authority is None else authority
-    head.keep_alive = minor == 1 if connection is None else _apply_connection(connection, kept, persistent=minor == 1)
+    head.keep_alive = minor == 1 if connection is None else _apply_connection(head, connection)
     return head
 
 
@@ -312,7 +315,11 @@ def _read_response(lines: list[bytes]) -> tuple[ResponseHead, bool]:
         raise bad("both Content-Length and Transfer-Encoding")
     head.keep_alive = head.minor == 1
     if connection is not None:
-        head.keep_alive = _apply_connection(connection, kept, persistent=head.keep_alive)
+        head.keep_alive, named = _read_connection(connection, kept, persistent=head.keep_alive)
+        if b"x-request-id" in named:
+            head.request_id = False
+        if b"x-session-id" in named:
+            sessions.clear()
     if event_stream and not buffering:
         kept.append(b"X-Accel-Buffering: no")  # or a proxy before us may hold events back
     head.block = b"\r\n".join([status_line, *kept, b""])
@@ -338,15 +345,15 @@ def _read_request_line(line: bytes) -> tuple[bytes, bytes, int, bytes | None]:
         raise bad("the request line is not `METHOD target HTTP/1.1`") from None
     if version not in (b"HTTP/1.1", b"HTTP/1.0"):
         raise bad("the protocol is neither HTTP/1.1 nor HTTP/1.0")
-    if not is_token(method):
-        raise bad("the method is not a token")
+    if not is_token(method) or method == b"CONNECT":  # a 2xx answer to CONNECT has no end (RFC 9112 6.3)
+        raise bad("the method is not a token, or asks for a tunnel")
     if target.translate(None, _TARGET):
         raise bad("the request target has a character that must be percent-encoded, or a fragment")
     authority: bytes | None = None
     if target[:8].lower().startswith((b"http://", b"https://")):
         authority, slash, path = target.partition(b"://")[2].partition(b"/")
         authority, mark, query = authority.partition(b"?")
-        if not authority or not _HOST.fullmatch(authority):
+        if authority[:1] in (b"", b":") or not _HOST.fullmatch(authority):
             raise bad("the request target names no host")
         target = b"/?" + query + slash + path if mark else b"/" + path
     elif target[:1] != b"/" and not (target == b"*" and method == b"OPTIONS"):
@@ -389,26 +396,36 @@ def _keep_special(head: RequestHead, kind: int, line: bytes, value: bytes) -> No
         head.forwarded_for = [value] if head.forwarded_for is None else [*head.forwarded_for, value]
         return
     elif kind == kinds.REQUEST_ID:
+        if not value:  # none was named
+            return
         head.request_id = value
     head.plain = False
     head.lines.append(line)
 
 
-def _apply_connection(connection: bytes, kept: list[bytes], *, persistent: bool) -> bool:
-    """Drop the fields that `connection` names; return whether the connection goes on."""
+def _apply_connection(head: RequestHead, connection: bytes) -> bool:
+    """Forget what a request's Connection names; return whether the connection goes on."""
+    goes_on, named = _read_connection(connection, head.lines, persistent=head.minor == 1)
+    if b"x-request-id" in named:
+        head.request_id = None
+    if b"x-forwarded-for" in named:
+        head.forwarded_for = None
+    return goes_on
+
+
+def _read_connection(connection: bytes, kept: list[bytes], *, persistent: bool) -> tuple[bool, Collection[bytes]]:
+    """Drop the fields that `connection` names; return whether the connection goes on, and those names."""
     options = connection.lower()
     if options == b"close":
-        return False
+        return False, ()
     if options == b"keep-alive":
-        return True
+        return True, ()
     names = {name.strip(b" \t") for name in options.split(b",")}
     # The framing of a body is not the sender's to withdraw.
     named = names - {b"close", b"keep-alive", b"", b"content-length"}
     if named:
         kept[:] = [line for line in kept if line.partition(b":")[0].lower() not in named]
-    if b"close" in names:
-        return False
-    return persistent or b"keep-alive" in names
+    return b"close" not in names and (persistent or b"keep-alive" in names), named
 
 
 def _read_status_line(line: bytes) -> tuple[int, int, bytes]:

@@ -74,7 +74,9 @@ class LineMemory:
     def learn(self, line: bytes) -> int:
         """Judge a line not remembered; return its kind."""
         name, colon, value = line.partition(b":")
-        known = self._names.get(name) or self._classify(name, colon)
+        if not colon:
+            raise bad("a header line is not `name: value`")
+        known = self._names.get(name) or self._classify(name)
         if value.translate(None, _TEXT):
             raise bad("a control character in the head, or a line that does not end in CR LF")
         kind, memorable = known
@@ -82,9 +84,9 @@ class LineMemory:
             remember(self.kinds, line, kind)
         return kind
 
-    def _classify(self, name: bytes, colon: bytes) -> tuple[int, bool]:
-        if not colon or not is_token(name):
-            raise bad("a header line is not `name: value`")
+    def _classify(self, name: bytes) -> tuple[int, bool]:
+        if not is_token(name):
+            raise bad("a header field's name is not a token")
         lower = name.lower()
         kind = self._special.get(lower)
         if kind is None:
