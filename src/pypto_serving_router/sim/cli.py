@@ -33,15 +33,14 @@ def options_of(struct: type[msgspec.Struct], *, prefix: str = "") -> list[click.
         description = next(meta.description for meta in metas if meta.description)
         flag = prefix + field.name.replace("_", "-")
         switch = isinstance(field.default, bool)
-        default = "" if field.required or field.default in (None, False) else f" [{field.default}]"
+        default = "" if field.default in (None, False) else f" [{field.default}]"
         options.append(
             click.Option(
                 [f"--{flag}/--no-{flag}" if field.default is True else f"--{flag}", field.name],
-                required=field.required,
                 is_flag=switch,
-                default=None,
+                default=None,  # tells one that was not given
                 metavar=None if switch else "VALUE",
-                help=f"{description}{default}",
+                help=f"{description}{' [required]' if field.required else default}",
             )
         )
     return options
@@ -51,14 +50,17 @@ def build(struct: type[Struct], given: Mapping[str, object], *, prefix: str = ""
     """Make the struct of the options given.
 
     Raises:
-        click.UsageError: a value is not what its field allows.
+        click.UsageError: a value is missing, or is not what its field allows.
     """
+    for field in msgspec.structs.fields(struct):
+        if field.required and given[field.name] is None:
+            raise click.UsageError(f"--{prefix}{field.name.replace('_', '-')}: missing")
     values = {name: given[name] for name in struct.__struct_fields__ if given[name] is not None}
     try:
         return msgspec.convert(values, struct, strict=False)
     except msgspec.ValidationError as error:
-        what, _, field = str(error).partition(" - at `$.")
-        raise click.UsageError(f"--{prefix}{field.rstrip('`').replace('_', '-')}: {what}") from None
+        what, _, place = str(error).partition(" - at `$.")
+        raise click.UsageError(f"--{prefix}{place.rstrip('`').replace('_', '-')}: {what}") from None
 
 
 def start(engine_flags: tuple[str, ...], **given: object) -> None:
@@ -184,4 +186,4 @@ def log(text: str) -> None:
 
 def main() -> None:
     """Run the command."""
-    command()
+    command(prog_name=command.name)
