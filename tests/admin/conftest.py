@@ -82,7 +82,7 @@ class FakeLog:
 class Router:
     """The endpoints and what they look at."""
 
-    def __init__(self, *, token: str | None = None, hosts: bool = True) -> None:
+    def __init__(self, *, token: str | None = None) -> None:
         self.time = 100.0
         self.routing = Routing(slack=8, ttl=600, capacity=1000)
         self.balancer = self.routing.balancer
@@ -100,7 +100,7 @@ class Router:
         self.admin = Admin(
             balancer=self.balancer,
             sessions=self.routing.sessions,
-            fleet=self.fleet if hosts else None,
+            fleet=self.fleet,
             token=token,
             metrics=self.metrics,
             recent=self.recent,
@@ -142,8 +142,3 @@ def router() -> Router:
 @pytest.fixture
 def guarded() -> Router:
     return Router(token="s3cret")
-
-
-@pytest.fixture
-def static() -> Router:
-    return Router(hosts=False)

@@ -231,18 +231,6 @@ def test_launch_gone_at_once(router: Router) -> None:
     assert body["slot"] == "node1-d0"
 
 
-def test_no_hosts(static: Router) -> None:
-    """Without hosts there is nothing to launch on, and nothing to be retired (spec 6.3, 6.4)."""
-    static.add("node0")
-
-    status, body = static.json("POST", "/replicas")
-    assert (status, body["capacity"]["ceiling"]) == (409, 0)
-    assert static.json("POST", "/replicas", b'{"host": "x"}')[0] == 404
-    assert static.json("DELETE", "/replicas/node0")[0] == 409
-    assert static.json("DELETE", "/replicas/x")[0] == 404
-    assert static.json("GET", "/replicas/x/log")[0] == 404
-
-
 def test_retire(router: Router) -> None:
     """`DELETE` answers 200 once the stop is confirmed (spec 6.4)."""
     router.add("node1-d0", owned=True)

@@ -102,11 +102,3 @@ def test_capacity(router: Router) -> None:
         ],
         "last_errors": {"node1-d1": "still answers", "node1-d2": "exit status 1"},
     }
-
-
-def test_capacity_without_hosts(router: Router) -> None:
-    """A fleet without hosts has the same fields, with nothing in them (spec 6.2)."""
-    nothing = views.capacity_left(None)
-
-    assert list(nothing) == list(views.capacity_left(router.fleet.capacity()))
-    assert not any(nothing.values())

@@ -94,7 +94,7 @@ class Admin:
         *,
         balancer: Balancer,
         sessions: SessionTable,
-        fleet: Fleet | None,
+        fleet: Fleet,
         token: str | None,
         metrics: Metrics,
         recent: Recent,
@@ -102,7 +102,7 @@ class Admin:
         floodgate: Floodgate,
         log: FilteringBoundLogger,
     ) -> None:
-        """`fleet` is None without hosts; `wall_time` tells what a monotonic moment was on the wall."""
+        """`wall_time` tells what a monotonic moment was on the wall."""
         self._balancer = balancer
         self._sessions = sessions
         self._fleet = fleet
@@ -177,17 +177,13 @@ class Admin:
     # --- what the token guards ---------------------------------------------------------------
 
     async def _list(self, call: _Call) -> Answer:
-        view = views.fleet(self._balancer, self._capacity(), self._wall_time)
+        view = views.fleet(self._balancer, self._fleet.capacity(), self._wall_time)
         if "events" in call.query:
             view["events"] = self._recent.latest(_number(call.query, "events", 0, MAX_EVENTS))
         return document(view)
 
     async def _launch(self, call: _Call) -> Answer:
         where = _read_where(call.body)
-        if self._fleet is None:
-            if where != _Where():
-                raise RequestError(404, "unknown_slot", "the fleet file declares no hosts")
-            return self._conflict("pool_full", "the fleet file declares no hosts to launch on")
         slot = None if where.slot is None else SlotId(where.slot)
         host = None if where.host is None else HostId(where.host)
         try:
@@ -207,9 +203,9 @@ class Admin:
 
     async def _retire(self, name: str, call: _Call) -> Answer:
         force = _flag(call.query, "force")
-        slot, fleet = self._owned(name)
+        slot = self._slot(name)
         try:
-            retired = await fleet.retire(slot, force=force)
+            retired = await self._fleet.retire(slot, force=force)
         except UnknownSlot as unknown:
             raise RequestError(404, "unknown_replica", str(unknown)) from None
         if retired.confirmed:
@@ -222,29 +218,23 @@ class Admin:
 
     async def _show_log(self, name: str, call: _Call) -> Answer:
         lines = _number(call.query, "lines", 1, MAX_LINES, default=DEFAULT_LINES)
-        slot, fleet = self._owned(name)
         try:
-            log = await fleet.log(slot, lines)
+            log = await self._fleet.log(self._slot(name), lines)
         except UnknownSlot as unknown:
             raise RequestError(404, "unknown_replica", str(unknown)) from None
         except TransportError as unreachable:
             return error(502, "host_unreachable", str(unreachable))
         return Answer(200, log, "text/plain; charset=utf-8")
 
-    def _owned(self, name: str) -> tuple[SlotId, Fleet]:
-        """Return the slot that a replica, or the slot itself, goes by."""
+    def _slot(self, name: str) -> SlotId:
+        """Return the slot of a replica, or the one of that name."""
         replica = self._balancer.replicas.get(ReplicaId(name))
         if replica is not None and not replica.owned:
             raise RequestError(409, "not_owned", f"{name} was not launched by the router")
-        if self._fleet is None:
-            raise RequestError(404, "unknown_replica", f"no replica is called {name}")
-        return (SlotId(name) if replica is None or replica.slot is None else replica.slot), self._fleet
-
-    def _capacity(self) -> Capacity | None:
-        return None if self._fleet is None else self._fleet.capacity()
+        return SlotId(name) if replica is None or replica.slot is None else replica.slot
 
     def _conflict(self, code: str, message: str) -> Answer:
-        return error(409, code, message, more={"capacity": views.capacity_left(self._capacity())})
+        return error(409, code, message, more={"capacity": views.capacity_left(self._fleet.capacity())})
 
 
 def split_target(target: bytes) -> tuple[list[bytes], dict[str, list[str]]]:

@@ -33,7 +33,7 @@ def health(balancer: Balancer, sessions: SessionTable) -> dict[str, Any]:
     }
 
 
-def fleet(balancer: Balancer, capacity: Capacity | None, wall_time: Callable[[float], str]) -> dict[str, Any]:
+def fleet(balancer: Balancer, capacity: Capacity, wall_time: Callable[[float], str]) -> dict[str, Any]:
     """Return every replica, and what is left to launch on (spec 6.2)."""
     return {
         "replicas": [row(replica, wall_time) for replica in balancer.replicas.values()],
@@ -54,17 +54,8 @@ def row(replica: Replica, wall_time: Callable[[float], str]) -> dict[str, Any]:
     }
 
 
-def capacity_left(capacity: Capacity | None) -> dict[str, Any]:
-    """Return what is held and what is left; None stands for a fleet without hosts."""
-    if capacity is None:
-        return {
-            "ceiling": 0,
-            "owned": 0,
-            "free_slots": [],
-            "unconfirmed": [],
-            "abandoned": [],
-            "last_errors": {},
-        }
+def capacity_left(capacity: Capacity) -> dict[str, Any]:
+    """Return what is held and what is left."""
     details = {reserved.slot: reserved.detail for reserved in capacity.unconfirmed if reserved.detail}
     return {
         "ceiling": capacity.ceiling,

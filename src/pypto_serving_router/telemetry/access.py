@@ -25,7 +25,7 @@ _MILLISECONDS: Final = tuple(f".{ms:03d}Z" for ms in range(1000))
 _EVENT_SHOWN: Final = f"{EVENT:32}"
 
 
-class _Record(msgspec.Struct, gc=False):
+class Record(msgspec.Struct, gc=False):
     """The fields, in order; what they mean is in telemetry/fields.py."""
 
     timestamp: str
@@ -96,7 +96,7 @@ class AccessLog:
             # In whole microseconds, cut off: `round` takes three times as long.
             ttfb_ms = int(ttfb_s * 1e6) / 1e3 if ttfb_s >= 0.0 else None
             total_ms = int(total_s * 1e6) / 1e3
-            record = _Record(
+            record = Record(
                 timestamp, "info", EVENT, method.decode(), path, status, replica, placement, outcome, hashed,
                 client.decode(), received, relayed, ttfb_ms, total_ms, sent_id,
             )  # fmt: skip
