@@ -1,0 +1,200 @@
+"""Active health checks: each replica's `GET /health`, again and again.
+
+One task a replica, so that no probe waits for another: it probes when it is added, then once an interval, and at once
+when triggered. The monitor judges nothing; each result goes to `on_probe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import re
+import ssl
+from typing import TYPE_CHECKING, Final, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pypto_serving_router.core.balancer import Replica
+
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})[ \r]")
+
+_LONGEST_HEAD: Final = 16 * 1024
+"""Bytes: an answer to a health check whose head is longer is not taken for one."""
+
+_GOLDEN: Final = 0.6180339887498949
+"""Multiples of it, modulo one, fall evenly between those before: probes are spread whatever the number of replicas."""
+
+_CALM: Final = 0.1
+"""Intervals from one triggered probe to the next: failing requests must not turn into a storm of probes."""
+
+_OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""What a connect fails with for want of something on the router's side."""
+
+
+class Monitor:
+    """Probes replicas while `run` runs."""
+
+    def __init__(
+        self,
+        *,
+        interval: float,
+        timeout: float,
+        on_probe: Callable[[Replica, bool, int | None, float, str | None], None],
+        on_fault: Callable[[Replica, Exception], None],
+    ) -> None:
+        """Probe every `interval` seconds, allowing `timeout` seconds for connecting and answering together.
+
+        `on_probe` is told of each probe: the replica, whether it is healthy (only a status of 200 is), the status
+        if there was one, the seconds it took, and what was wrong. `on_fault` is told why a probe had no result: the
+        router is short of descriptors or memory, or at fault itself, which says nothing about the replica.
+        """
+        self._interval = interval
+        self._timeout = timeout
+        self._on_probe = on_probe
+        self._on_fault = on_fault
+        self._watches: dict[Replica, _Watch] = {}
+        self._added = 0
+        self._tasks: asyncio.TaskGroup | None = None
+
+    def __repr__(self) -> str:
+        return f"<Monitor of {len(self._watches)} replicas>"
+
+    def add(self, replica: Replica, tls: ssl.SSLContext | None = None) -> None:
+        """Probe the replica from now on, over TLS if a context is given; its certificate must be for its host."""
+        if replica in self._watches:
+            return
+        self._added += 1
+        watch = self._watches[replica] = _Watch(replica, tls, self._added * _GOLDEN % 1.0)
+        if self._tasks is not None:
+            watch.task = self._tasks.create_task(self._watch(watch))
+
+    def remove(self, replica: Replica) -> None:
+        """Probe the replica no more; the result of a probe under way is dropped."""
+        watch = self._watches.pop(replica, None)
+        if watch is not None and watch.task is not None:
+            watch.task.cancel()
+
+    def trigger(self, replica: Replica) -> None:
+        """Probe the replica at once; after a probe that is under way, since that may have missed what happened."""
+        watch = self._watches.get(replica)
+        if watch is not None:
+            watch.woken.set()
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                for watch in self._watches.values():
+                    watch.task = self._tasks.create_task(self._watch(watch))
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self._tasks = None
+
+    async def _watch(self, watch: _Watch) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self._interval * watch.offset
+        calm = 0.0
+        while True:
+            try:
+                await self._probe(watch, loop)
+            except Exception as fault:  # noqa: BLE001 - the loop must outlive it, and it is told
+                self._on_fault(watch.replica, fault)
+            timer = loop.call_at(due, watch.woken.set)
+            await watch.woken.wait()
+            timer.cancel()
+            now = loop.time()
+            if now < due:
+                await asyncio.sleep(calm - now)
+                calm = loop.time() + self._interval * _CALM
+            while due <= loop.time():
+                due += self._interval
+            watch.woken.clear()
+
+    async def _probe(self, watch: _Watch, loop: asyncio.AbstractEventLoop) -> None:
+        replica = watch.replica
+        answer = _Answer(watch.request, loop.create_future())
+        status: int | None = None
+        error: str | None
+        began = loop.time()
+        try:
+            async with asyncio.timeout(self._timeout):
+                await loop.create_connection(
+                    lambda: answer,
+                    replica.host,
+                    replica.port,
+                    ssl=watch.tls,
+                    server_hostname=replica.host if watch.tls else None,
+                )
+                status, error = await answer.outcome
+        except TimeoutError:
+            error = f"no answer within {self._timeout:g} s"
+        except (OSError, UnicodeError) as failure:
+            if isinstance(failure, OSError) and failure.errno in _OURS:
+                raise
+            error = _describe(failure)
+        finally:
+            answer.close()
+        self._on_probe(replica, error is None, status, loop.time() - began, error)
+
+
+class _Watch:
+    """One replica under watch."""
+
+    __slots__ = ("offset", "replica", "request", "task", "tls", "woken")
+
+    def __init__(self, replica: Replica, tls: ssl.SSLContext | None, offset: float) -> None:
+        self.replica = replica
+        self.tls = tls
+        self.offset = offset  # of its probes, in intervals
+        self.request = (
+            b"GET /health HTTP/1.1\r\nHost: %b\r\nAccept: */*\r\nConnection: close\r\n\r\n" % replica.authority
+        )
+        self.woken = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+
+class _Answer(asyncio.Protocol):
+    """The connection of one probe; `outcome` is the status and what is wrong with it. The body is not waited for."""
+
+    def __init__(self, request: bytes, outcome: asyncio.Future[tuple[int | None, str | None]]) -> None:
+        self.outcome = outcome
+        self._request = request
+        self._head = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data[:_LONGEST_HEAD]
+        line = _STATUS_LINE.match(self._head)
+        if b"\r\n\r\n" in self._head:
+            if line is None:
+                self._settle(None, "not an HTTP answer")
+            else:
+                status = int(line[1])
+                self._settle(status, None if status == 200 else f"answered {status}")
+        elif len(self._head) >= _LONGEST_HEAD:
+            self._settle(None, "a head without an end" if line else "not an HTTP answer")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._settle(None, "closed before it answered" if exc is None else _describe(exc))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _settle(self, status: int | None, error: str | None) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result((status, error))
+        self.close()  # nothing more is read, however much there is
+
+
+def _describe(failure: Exception) -> str:
+    if isinstance(failure, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(failure, ssl.SSLCertVerificationError):
+        return f"certificate refused: {failure.verify_message}"
+    return str(failure) or type(failure).__name__
