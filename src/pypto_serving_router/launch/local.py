@@ -73,8 +73,9 @@ class _Capture(asyncio.SubprocessProtocol):
 
     def feed(self, data: bytes) -> None:
         pipe = cast("asyncio.WriteTransport", self._child.get_pipe_transport(0))
-        pipe.write(data)
-        pipe.write_eof()
+        if not pipe.is_closing():  # else it has already ended without reading
+            pipe.write(data)
+            pipe.write_eof()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self.output[fd] += data

@@ -13,7 +13,7 @@ the job; the answer is one line of JSON behind a marker of the job's choosing. B
 
 Rules for editors.
 
-1. Only the standard library of Python 3.8, and nothing of the package: this text runs alone.
+1. Only the standard library of Python 3.7, and nothing of the package: this text runs alone.
 2. Nothing may happen before the call of `main`: a connection that breaks hands python the beginning of this text.
 3. No process is signalled unless it was seen in a family, with its start time, within the same round.
 4. *Refused* means that nothing has run and nothing will; *gone*, that nothing is left, and after a stop that nothing
@@ -200,7 +200,7 @@ class Slot:
                     break
                 except BlockingIOError:
                     if time.monotonic() > give_up_at:
-                        raise
+                        raise OSError(0, "held by another command", self.base + ".lock") from None
                     time.sleep(0.02)
             yield lock
         finally:
@@ -301,9 +301,10 @@ def supervise(slot: Slot, job: Job, record: Record, *, lock: int, log: int, repl
         os.close(reply)
         if process:
             watch(slot, process)
-    except OSError as problem:
-        os.write(2, f"--- the launch is no longer watched: {tell(problem)}\n".encode())
     finally:
+        problem = sys.exc_info()[1]
+        if problem:
+            os.write(2, f"--- the launch is no longer watched: {problem!r}\n".encode())
         os._exit(0)
 
 
@@ -317,7 +318,7 @@ def let_go(log: int, keep: set[int]) -> None:
             with contextlib.suppress(OSError):  # the listing's own
                 os.close(number)
     # SIGPIPE stays ignored here, so that an answer nobody reads is harmless; `Popen` gives it back to the command.
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
+    for number in set(range(1, signal.NSIG)) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
         if signal.getsignal(number) not in (signal.SIG_DFL, None):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -399,7 +400,8 @@ def find_launch(slot: Slot, job: Job) -> tuple[Record, Handle | None]:
 def tell_end(status: int | None, handle: Handle | None) -> str:
     """Word how a launch ended."""
     if status is not None:
-        return f"exited with status {status}" if status >= 0 else f"ended by {signal.strsignal(-status)} ({status})"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"exited with status {status}" if status >= 0 else f"ended by {names.get(-status, 'signal')} ({-status})"
     if handle is None:
         return "nothing of this launch is on the host"
     if handle["boot_id"] != read_boot_id():

@@ -52,11 +52,8 @@ class SshTransport:
             "ServerAliveInterval": str(math.ceil(alive_interval)),
         }
         if identity_file is not None:
-            options["IdentitiesOnly"] = "yes"
-        self._client = ["ssh", *(f"-o{name}={value}" for name, value in options.items())]
-        if identity_file is not None:
-            self._client += ["-i", identity_file.replace("%", "%%")]  # ssh has placeholders, too
-        self._client += ["--", destination]
+            options |= {"IdentitiesOnly": "yes", "IdentityFile": _quote(identity_file)}
+        self._client = ["ssh", *(f"-o{name}={value}" for name, value in options.items()), "--", destination]
 
     async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float) -> Completed:  # noqa: ASYNC109 - the command is ended, too
         """Run a program on the host; the client is killed if it is not done in time.
@@ -68,3 +65,9 @@ class SshTransport:
         if completed.exit == _CLIENT_FAILED:
             raise TransportError(f"ssh {self._destination}: {completed.words or 'failed without a word'}")
         return completed
+
+
+def _quote(path: str) -> str:
+    """Write a path for ssh_config, where `%` begins a placeholder. The option `-i` takes no such path."""
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'

@@ -1,0 +1,40 @@
+"""What the tests of launching share: a slot on this machine, an sshd, and some hosts of a laboratory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support import netlab
+from tests.support import sshd as sshds
+from tests.support.slots import SlotHost, kill_processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def slot_host(tmp_path: Path) -> Iterator[SlotHost]:
+    """A slot on this machine; whatever its launches leave is killed."""
+    yield SlotHost(tmp_path)
+    kill_processes(str(tmp_path))
+
+
+@pytest.fixture(scope="session")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshds.Sshd]:
+    """A real sshd on a loopback port."""
+    if not sshds.AVAILABLE:
+        pytest.skip("needs an OpenSSH server")
+    with sshds.run_sshd(tmp_path_factory.mktemp("sshd")) as running:
+        yield running
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[netlab.Lab]:
+    """Two hosts in namespaces of their own."""
+    if not netlab.AVAILABLE:
+        pytest.skip("needs root, network namespaces and an OpenSSH server")
+    laboratory = netlab.Lab(tmp_path, "node01", "node02")
+    yield laboratory
+    laboratory.close()
