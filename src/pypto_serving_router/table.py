@@ -15,6 +15,7 @@ from pypto_serving_router.core.slot import SlotState
 from pypto_serving_router.errors import UpstreamError, UpstreamTimeout
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from structlog.typing import FilteringBoundLogger
@@ -57,12 +58,11 @@ class Table:
 
     # --- replicas come and go ----------------------------------------------------------------
 
-    def add_static(self, spec: ReplicaSpec) -> Replica:
+    def add_static(self, spec: ReplicaSpec, tls: ssl.SSLContext | None) -> None:
         """Take in a replica that runs already: routable until probes say otherwise (spec 5.3)."""
         replica = Replica(ReplicaId(spec.name), spec.host, spec.port, scheme=spec.scheme, ready=True, since=self._now())
-        self._enter(replica)
+        self._enter(replica, tls)
         self._routing.balancer.add(replica)
-        return replica
 
     def publish(self, slot: Slot) -> None:
         """Follow a slot to the state it is in now."""
@@ -103,9 +103,9 @@ class Table:
         self._enter(replica)
         return replica
 
-    def _enter(self, replica: Replica) -> None:
+    def _enter(self, replica: Replica, tls: ssl.SSLContext | None = None) -> None:
         self._health[replica] = Health(healthy=replica.ready)
-        self.monitor.add(replica)
+        self.monitor.add(replica, tls)
 
     def _leave(self, replica: Replica) -> None:
         del self._health[replica]

@@ -113,43 +113,50 @@ class Monitor:
 
     async def _probe(self, watch: _Watch, loop: asyncio.AbstractEventLoop) -> None:
         replica = watch.replica
-        answer = _Answer(watch.request, loop.create_future())
-        status: int | None = None
-        error: str | None
         began = loop.time()
-        try:
-            async with asyncio.timeout(self._timeout):
-                await loop.create_connection(
-                    lambda: answer,
-                    replica.host,
-                    replica.port,
-                    ssl=watch.tls,
-                    server_hostname=replica.host if watch.tls else None,
-                )
-                status, error = await answer.outcome
-        except TimeoutError:
-            error = f"no answer within {self._timeout:g} s"
-        except (OSError, UnicodeError) as failure:
-            if isinstance(failure, OSError) and failure.errno in _OURS:
-                raise
-            error = _describe(failure)
-        finally:
-            answer.close()
+        status, error = await ask(replica.host, replica.port, timeout=self._timeout, tls=watch.tls)
         self._on_probe(replica, error is None, status, loop.time() - began, error)
+
+
+async def ask(
+    host: str,
+    port: int,
+    *,
+    timeout: float,  # noqa: ASYNC109 - connect and answer together
+    tls: ssl.SSLContext | None = None,
+) -> tuple[int | None, str | None]:
+    """Ask for `/health` once; return the status, if any was answered, and what is wrong, if it was not 200.
+
+    Raises:
+        OSError: this process has no descriptor left; that says nothing about whom it asked.
+    """
+    shown = f"[{host}]" if ":" in host else host
+    request = f"GET /health HTTP/1.1\r\nHost: {shown}:{port}\r\nAccept: */*\r\nConnection: close\r\n\r\n".encode()
+    loop = asyncio.get_running_loop()
+    answer = _Answer(request, loop.create_future())
+    try:
+        async with asyncio.timeout(timeout):
+            await loop.create_connection(lambda: answer, host, port, ssl=tls, server_hostname=host if tls else None)
+            return await answer.outcome
+    except TimeoutError:
+        return None, f"no answer within {timeout:g} s"
+    except (OSError, UnicodeError) as failure:
+        if isinstance(failure, OSError) and failure.errno in _OURS:
+            raise
+        return None, _describe(failure)
+    finally:
+        answer.close()
 
 
 class _Watch:
     """One replica under watch."""
 
-    __slots__ = ("offset", "replica", "request", "task", "tls", "woken")
+    __slots__ = ("offset", "replica", "task", "tls", "woken")
 
     def __init__(self, replica: Replica, tls: ssl.SSLContext | None, offset: float) -> None:
         self.replica = replica
         self.tls = tls
         self.offset = offset  # of its probes, in intervals
-        self.request = (
-            b"GET /health HTTP/1.1\r\nHost: %b\r\nAccept: */*\r\nConnection: close\r\n\r\n" % replica.authority
-        )
         self.woken = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 

@@ -1,0 +1,362 @@
+"""The composition root: builds everything, runs it, shuts it down."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import ssl
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import uvloop
+
+from pypto_serving_router import process
+from pypto_serving_router.admin.routes import Admin
+from pypto_serving_router.admin.wall_clock import WallClock
+from pypto_serving_router.config.load import Plan, resolve
+from pypto_serving_router.core.ids import HostId
+from pypto_serving_router.core.routing import Routing
+from pypto_serving_router.core.slot import Policy, Slot
+from pypto_serving_router.errors import ConfigError, Problem
+from pypto_serving_router.fleet.address import silent
+from pypto_serving_router.fleet.controller import Controller
+from pypto_serving_router.fleet.journal import Journal
+from pypto_serving_router.launch.launcher import Launcher
+from pypto_serving_router.probe.monitor import Monitor, ask
+from pypto_serving_router.proxy.exchange import Exchange, Proxy
+from pypto_serving_router.proxy.frontend import ClientConnection, Frontend, Handler, Limits
+from pypto_serving_router.proxy.local import LocalCall
+from pypto_serving_router.proxy.pool import ConnectionPool
+from pypto_serving_router.table import Table
+from pypto_serving_router.telemetry import loop_delay
+from pypto_serving_router.telemetry.access import AccessLog
+from pypto_serving_router.telemetry.floodgate import Floodgate
+from pypto_serving_router.telemetry.log import Logs, configure
+from pypto_serving_router.telemetry.metrics import Metrics, Sources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from pypto_serving_router.config.model import Fleet, Settings
+    from pypto_serving_router.core.balancer import Replica
+    from pypto_serving_router.core.head import RequestHead
+
+ORDERLY: Final = 0
+UNCONFIRMED: Final = 3
+"""Exit status where an owned replica may still run."""
+
+_BACKLOG: Final = 4096  # connections that wait to be accepted; a burst of clients must not be refused
+_SWEEP: Final = 0.5  # seconds between two looks at every deadline; the longest of them is a fraction late
+_LAST_WORDS: Final = 1.0  # seconds for the log to be written at a sudden end
+_QUIET: Final = 10.0  # seconds between two records of the same trouble
+_SWEPT_PINS: Final = 2000  # pins removed in one turn of the loop: about 1 ms
+
+
+def run(settings: Settings, fleet: Fleet) -> int:
+    """Run the router until it is told to stop; return its exit status.
+
+    Raises:
+        ConfigError: the options contradict the fleet file, or the address can't be bound.
+        JournalError: the state file can't be read, or is held by another router.
+    """
+    process.keep_memory()
+    logs = configure(settings.log_level, settings.log_format)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(App(settings, fleet, resolve(settings, fleet), logs).run())
+
+
+class App:
+    """One router."""
+
+    def __init__(self, settings: Settings, fleet: Fleet, plan: Plan, logs: Logs) -> None:
+        self._settings = settings
+        self._plan = plan
+        self._log = logs.log
+        self._sink = logs.sink
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop = asyncio.Event()
+        now = time.monotonic
+
+        self._routing = Routing(slack=settings.affinity_slack, ttl=settings.session_ttl, capacity=settings.max_sessions)
+        tls = {replica.name: _tls_context(replica.ca_file) for replica in fleet.replicas if replica.scheme == "https"}
+        self._pool = ConnectionPool(connect_timeout=settings.connect_timeout, now=now, tls=tls)
+        self._frontend = Frontend(
+            open=self._open,
+            limits=Limits(max_connections=process.raise_descriptor_limit()),
+            now=now,
+            on_refused=self._on_refused,
+        )
+        self._metrics = Metrics(
+            Sources(
+                balancer=self._routing.balancer,
+                sessions=self._routing.sessions,
+                client_connections=lambda: len(self._frontend.connections),
+                upstream_connections=lambda: self._pool.open,
+                slots=lambda: self._fleet.slots,
+                log_records_lost=lambda: logs.sink.lost,
+            )
+        )
+        self._access = AccessLog(logs.sink, settings.log_format, time.time) if settings.access_log else None
+        self._floodgate = Floodgate(now)
+        self._table = Table(self._routing, now=now, log=self._log, floodgate=self._floodgate, let_go=self._let_go)
+        self._monitor = self._table.monitor = Monitor(
+            interval=settings.health_interval,
+            timeout=settings.connect_timeout,
+            on_probe=self._on_probe,
+            on_fault=self._on_probe_fault,
+        )
+        self._journal = None if settings.state_file is None else Journal.open(Path(settings.state_file))
+        self._fleet = self._build_fleet(fleet, now)
+        self._table.on_health = self._fleet.on_probe
+        self._routing.balancer.on_idle = self._on_idle
+        self._proxy = Proxy(
+            routing=self._routing,
+            pool=self._pool,
+            now=now,
+            mint=process.Mint(),
+            spawn=self._spawn,
+            on_fault=self._table.on_fault,
+            record=self._record,
+            chunk_gap=self._metrics.chunk_gap,
+            request_timeout=settings.request_timeout,
+            max_body_size=settings.max_body_size,
+            connect_retries=settings.connect_retries,
+        )
+        self._admin = Admin(
+            balancer=self._routing.balancer,
+            sessions=self._routing.sessions,
+            fleet=self._fleet,
+            token=settings.admin_token,
+            metrics=self._metrics,
+            recent=logs.recent,
+            wall_time=WallClock(now, time.time),
+            floodgate=self._floodgate,
+            log=self._log,
+        )
+        for replica in fleet.replicas:
+            self._table.add_static(replica, tls.get(replica.name))
+        if fleet.hosts and settings.admin_token is None:
+            self._log.warning(
+                "anyone who can reach this port can launch and stop replicas",
+                remedy="set --admin-token, or PYPTO_ROUTER_ADMIN_TOKEN in the environment",
+            )
+
+    # --- its life ----------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Listen and serve until a signal says to stop."""
+        sockets = _bind(self._settings.host, self._settings.port)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, signal.Signals(number))
+        loop.add_signal_handler(signal.SIGHUP, self._log.info, "SIGHUP is ignored")
+        try:
+            fleet = self._spawn(self._fleet.run())
+            await self._fleet.recover()
+            await self._fleet.start_initial(self._plan.initial_replicas)
+            self._spawn(self._monitor.run())
+            self._spawn(self._sweep())
+            self._spawn(
+                loop_delay.watch(self._metrics.loop_delay, self._log, now=time.monotonic, floodgate=self._floodgate)
+            )
+            servers = [
+                await loop.create_server(self._frontend.connect, sock=sock, backlog=_BACKLOG) for sock in sockets
+            ]
+            gc.collect()
+            gc.freeze()  # what lives as long as the process need not be walked again and again
+            for sock in sockets:
+                self._log.info("listening", url=_url(sock), replicas=len(self._routing.balancer.replicas))
+            await self._stop.wait()
+            for server in servers:
+                server.close()
+            confirmed = await self._shut_down()
+            await fleet
+        finally:
+            if self._journal is not None:
+                self._journal.close()
+        return ORDERLY if confirmed else UNCONFIRMED
+
+    async def _shut_down(self) -> bool:
+        """Let requests end and stop what the router launched; return whether every stop was confirmed."""
+        self._frontend.close()
+        confirmed, _ = await asyncio.gather(self._fleet.shutdown(), self._last_requests())
+        self._frontend.abort()
+        self._pool.close()
+        self._log.info("stopped", confirmed=confirmed)
+        return confirmed
+
+    async def _last_requests(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.drain_timeout):
+                await self._frontend.empty.wait()
+        except TimeoutError:
+            self._log.warning("requests cut off", requests=len(self._frontend.handlers()))
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if not self._stop.is_set():
+            self._log.info("stopping", signal=number.name)
+            self._stop.set()
+            return
+        left = [slot.id for slot in self._fleet.slots if slot.taken]
+        self._log.error("stopped at once by a second signal", signal=number.name, left_running=left)
+        self._sink.flush(_LAST_WORDS)
+        os._exit(UNCONFIRMED)
+
+    async def _sweep(self) -> None:
+        interval = min(_SWEEP, self._settings.request_timeout / 4)
+        while True:
+            await asyncio.sleep(interval)
+            self._frontend.sweep()
+            self._pool.sweep()
+            while self._routing.sessions.sweep(time.monotonic(), _SWEPT_PINS):  # noqa: ASYNC110 - to let others go first
+                await asyncio.sleep(0)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task, keep it, and let no failure of it pass in silence."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("task failed", error=repr(error), exc_info=error)
+
+    # --- between its parts -------------------------------------------------------------------
+
+    def _open(self, client: ClientConnection, head: RequestHead) -> Handler:
+        if head.target.startswith(b"/v1/"):
+            return Exchange(self._proxy, client, head)
+        return LocalCall(client, head, serve=self._admin.handle, spawn=self._spawn)
+
+    def _on_refused(self, status: int) -> None:
+        self._metrics.refused(status)
+
+    def _on_probe(self, replica: Replica, healthy: bool, status: int | None, seconds: float, error: str | None) -> None:  # noqa: FBT001 - a callback
+        self._metrics.probed(replica.id, seconds, ok=healthy)
+        self._table.on_probe(replica, healthy, status, error)
+
+    def _on_probe_fault(self, replica: Replica, fault: Exception) -> None:
+        suppressed = self._floodgate.once_per("probe fault", _QUIET)
+        if suppressed is not None:
+            self._log.error("probe failed here", replica=replica.id, error=repr(fault), suppressed=suppressed)
+
+    def _on_idle(self, replica: Replica) -> None:
+        if replica.slot is not None:
+            self._fleet.idle(replica.slot, replica.generation)
+
+    async def _ask(self, slot: Slot) -> int | None:
+        status, _ = await ask(slot.address, slot.port, timeout=self._settings.connect_timeout)
+        return status
+
+    def _let_go(self, replica: Replica) -> None:
+        """End whatever still uses a replica that is being stopped."""
+        self._pool.forget(replica)
+        for handler in self._frontend.handlers():
+            if isinstance(handler, Exchange):
+                handler.replica_gone(replica)
+
+    def _record(self, exchange: Exchange) -> None:
+        lease = exchange.lease
+        replica, placement = ("", "") if lease is None else (lease.replica.id, lease.placement)
+        total = exchange.ended - exchange.started
+        first_byte = exchange.first_byte - exchange.started if exchange.first_byte else -1.0
+        self._metrics.exchange_ended(
+            replica,
+            exchange.status,
+            placement,
+            exchange.outcome,
+            total,
+            first_byte,
+            exchange.sent - exchange.placed if exchange.sent else -1.0,
+            exchange.received,
+            exchange.relayed,
+        )
+        if self._access is not None:
+            head = exchange.head
+            self._access.write(
+                head.method,
+                head.target,
+                exchange.status,
+                replica,
+                placement,
+                exchange.outcome,
+                exchange.session,
+                exchange.client.peer,
+                exchange.received,
+                exchange.relayed,
+                first_byte,
+                total,
+                exchange.request_id,
+            )
+
+    def _build_fleet(self, fleet: Fleet, now: Callable[[], float]) -> Controller:
+        settings = self._settings
+        slots = [
+            Slot(
+                id=spec.id,
+                host=HostId(spec.host.name),
+                address=spec.address,
+                port=spec.port,
+                devices=spec.devices,
+                wrapped=bool(spec.host.launch_wrapper),
+                has_stop_command=spec.host.stop_command is not None,
+            )
+            for spec in fleet.slots
+        ]
+        return Controller(
+            slots,
+            ceiling=self._plan.ceiling,
+            policy=Policy(
+                launch_timeout=settings.launch_timeout,
+                drain_timeout=settings.drain_timeout,
+                replace_after=self._plan.replace_after,
+            ),
+            launcher=Launcher(fleet.slots, observe=self._metrics.host_command, log=self._log),
+            journal=self._journal,
+            publish=self._table.publish,
+            outstanding=self._table.outstanding,
+            silent=silent,
+            ask=self._ask,
+            clock=now,
+            wall=time.time,
+            log=self._log,
+            changed=lambda before, after: self._metrics.slot_changed(before, after, now()),
+        )
+
+
+def _tls_context(ca_file: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=ca_file)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _bind(host: str, port: int) -> list[socket.socket]:
+    """Take the address to listen on, before anything is launched for clients who could never come."""
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sock = socket.socket(family, kind, protocol)
+            sockets.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            chosen = sockets[0].getsockname()[1] if len(sockets) > 1 else port
+            sock.bind((address[0], chosen, *address[2:]))
+    except OSError as error:
+        for sock in sockets:
+            sock.close()
+        place = f"{host}:{port}"
+        raise ConfigError(Problem("--host, --port", f"{place} can't be bound: {error.strerror or error}")) from error
+    return sockets
+
+
+def _url(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
