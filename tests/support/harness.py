@@ -31,10 +31,14 @@ QUICK = ("--drain-timeout", "2", "--health-interval", "0.5")
 
 
 class Harness:
-    """Starts simulated replicas, routers and raw upstreams for one test, and ends them."""
+    """Starts simulated replicas, routers and raw upstreams for one test, and ends them.
 
-    def __init__(self, folder: Path) -> None:
+    At the end a router gets `patience` seconds after a first SIGTERM, and as many after a second one.
+    """
+
+    def __init__(self, folder: Path, *, patience: float = 5.0) -> None:
         self.folder = folder
+        self._patience = patience
         self._mark = uuid4().hex
         self._sims: list[Sim] = []
         self._routers: list[Router] = []
@@ -116,11 +120,11 @@ class Harness:
 
     def _end_routers(self) -> list[str]:
         """End routers in order; a second signal cuts short those that still drain."""
-        for patience in (5.0, 5.0):
+        for _ in range(2):
             running = [router for router in self._routers if router.status is None]
             for router in running:
                 router.signal(signal.SIGTERM)
-            deadline = time.monotonic() + patience
+            deadline = time.monotonic() + self._patience
             for router in running:
                 with contextlib.suppress(AssertionError):
                     router.wait(max(0.01, deadline - time.monotonic()))
@@ -134,7 +138,11 @@ class Harness:
         last = self._routers[-1] if self._routers else None
         if last is not None and last.status == 0 and not last.may_leave_processes:
             with contextlib.suppress(AssertionError):
-                wait_until(lambda: not self.launched(), timeout=2.0, what="the end of what the router launched")
+                wait_until(
+                    lambda: not self.launched(),
+                    timeout=min(2.0, self._patience),
+                    what="the end of what the router launched",
+                )
             left = end_marked(TEST_MARK, f"{self._mark}/router")
             wrong = [f"the router left process {pid}: {what}\n{last.stderr}" for pid, what in left.items()]
         else:

@@ -86,7 +86,7 @@ class RawUpstream:
         self._start(self._accept, self._socket)
 
     def refuse(self) -> None:
-        """Refuse new connections; the port stays ours, and open connections stay open."""
+        """Refuse new connections; the port stays ours, and those that were accepted stay open."""
         # shutdown wakes the accept, and ends the listening before the port is bound anew.
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
