@@ -126,17 +126,9 @@ class Journal:
         except OSError as problem:
             raise JournalError(f"the state file {self._path} can't be read: {problem.strerror}") from problem
         try:
-            version = msgspec.json.decode(content, type=_Version).version
-            if version != VERSION:
-                raise JournalError(
-                    f"the state file {self._path} is of version {version}; this router reads version {VERSION}"
-                )
-            slots = tuple(_slot(entry) for entry in msgspec.json.decode(content, type=_Document).slots)
-        except msgspec.DecodeError as problem:
-            raise JournalError(f"the state file {self._path} can't be understood: {problem}") from problem
-        if len({slot.id for slot in slots}) < len(slots):
-            raise JournalError(f"the state file {self._path} records a slot twice")
-        return slots
+            return decode(content)
+        except JournalError as problem:
+            raise JournalError(f"the state file {self._path} {problem}") from problem
 
     async def save(self, slots: Iterable[Slot]) -> None:
         """Replace what is recorded, atomically and durably; a thread waits for the disk.
@@ -171,6 +163,24 @@ class Journal:
                 os.close(folder)
         except OSError as problem:
             raise JournalError(f"the state file {self._path} can't be written: {problem.strerror}") from problem
+
+
+def decode(content: bytes) -> tuple[Slot, ...]:
+    """Return the slots that a state file records.
+
+    Raises:
+        JournalError: this version of the router has not written that.
+    """
+    try:
+        version = msgspec.json.decode(content, type=_Version).version
+        if version != VERSION:
+            raise JournalError(f"is of version {version}; this router reads version {VERSION}")
+        slots = tuple(_slot(entry) for entry in msgspec.json.decode(content, type=_Document).slots)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise JournalError(f"can't be understood: {problem}") from problem
+    if len({slot.id for slot in slots}) < len(slots):
+        raise JournalError("records a slot twice")
+    return slots
 
 
 def _write_all(file: int, content: bytes) -> None:
