@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+import msgspec
 import pytest
 from tests.support.client import request
 from tests.support.ports import free_port
 from tests.support.processes import installed
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire
+
+from pypto_serving_router.sim.faults import Faults
+from pypto_serving_router.sim.settings import Settings
 
 if TYPE_CHECKING:
     from tests.support.harness import Harness
@@ -95,6 +100,28 @@ def test_is_a_module_too() -> None:
     )
 
     assert ended.stdout.startswith("Usage: pypto-serving-sim")
+
+
+def test_the_reference_lists_every_option() -> None:
+    """The reference page has each option with its default and meaning, and no other (spec 10)."""
+    page = (Path(__file__).parents[2] / "docs/reference/simulated-replica.md").read_text()
+    rows = re.findall(r"^\| `--(\S+)` \| (.+?) \| (.+) \|$", page, re.MULTILINE)
+    described = [(name, default.strip("`"), meaning) for name, default, meaning in rows]
+
+    assert described == [*documented(Settings), *documented(Faults, "sim-")]
+
+
+def documented(struct: type[msgspec.Struct], prefix: str = "") -> list[tuple[str, str, str]]:
+    """Return what the reference has to say of a struct's fields."""
+    words = {None: "none", True: "on", False: "off"}
+    rows = []
+    for field in msgspec.structs.fields(struct):
+        meta = next(extra for extra in get_args(field.type) if isinstance(extra, msgspec.Meta) and extra.description)
+        number = isinstance(field.default, int | float) and not isinstance(field.default, bool)
+        default = f"{field.default:g}" if number else words.get(field.default, field.default)
+        name = prefix + field.name.replace("_", "-")
+        rows.append((name, "required" if field.required else str(default), str(meta.description)))
+    return rows
 
 
 def test_stands_apart() -> None:

@@ -29,29 +29,31 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The faults in force; the defaults are a replica without any."""
 
     health: Annotated[
-        Health, Meta(description="what /health does: answer 200 (ok) or 503 (unready), or never answer (hang)")
+        Health, Meta(description="What /health does: answer 200 (ok) or 503 (unready), or never answer (hang).")
     ] = "ok"
     break_with: Annotated[
         Break | None,
         Meta(
-            description="how an answer breaks: close (fin), reset (rst), end the process with status 70 (exit) or "
-            "by SIGKILL (kill), fall silent (hang), or send bytes that are no HTTP and close (garbage)"
+            description="How an answer breaks: close (fin), reset (rst), end the process with status 70 (exit) or "
+            "by SIGKILL (kill), fall silent (hang), or send bytes that are no HTTP and close (garbage)."
         ),
     ] = None
     break_after: Annotated[
-        Place, Meta(description="events sent before it breaks; -1: before the head of the answer")
+        Place, Meta(description="Events sent before it breaks; -1: before the head of the answer.")
     ] = BEFORE_HEAD
-    status: Annotated[ErrorStatus | None, Meta(description="refuse every generation with this status")] = None
-    retry_after: Annotated[Remaining | None, Meta(description="seconds in a Retry-After field beside that status")] = (
+    status: Annotated[ErrorStatus | None, Meta(description="Refuse every generation with this status.")] = None
+    retry_after: Annotated[Remaining | None, Meta(description="Seconds in a Retry-After field beside that status.")] = (
         None
     )
-    answer_bytes: Annotated[Count | None, Meta(description="stretch the text of each answer to this many bytes")] = None
-    trickle: Annotated[Measure, Meta(description="seconds between the single bytes of an answer; 0: no trickle")] = 0.0
+    answer_bytes: Annotated[Count | None, Meta(description="Stretch the text of each answer to this many bytes.")] = (
+        None
+    )
+    trickle: Annotated[Measure, Meta(description="Seconds between the single bytes of an answer; 0: no trickle.")] = 0.0
     limit: Annotated[
-        Remaining | None, Meta(description="generations that the faults above still strike, health's apart")
+        Remaining | None, Meta(description="Generations that the faults above, but for health, still strike.")
     ] = None
-    keep_alive: Annotated[Measure, Meta(description="seconds until an idle connection is closed, unannounced")] = 5.0
-    ignore_sigterm: Annotated[bool, Meta(description="SIGTERM and SIGINT do nothing")] = False
+    keep_alive: Annotated[Measure, Meta(description="Seconds until an idle connection is closed, unannounced.")] = 5.0
+    ignore_sigterm: Annotated[bool, Meta(description="SIGTERM and SIGINT do nothing.")] = False
 
 
 def parse(changes: Mapping[str, object], base: Faults) -> Faults:
