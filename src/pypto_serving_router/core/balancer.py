@@ -80,7 +80,7 @@ class Replica:
     """
 
     __slots__ = (
-        "available", "draining", "dropped", "ever_ready", "generation", "host", "id", "last_error", "outstanding",
+        "authority", "available", "draining", "dropped", "ever_ready", "generation", "host", "id", "last_error", "outstanding",
         "owned", "pins", "port", "queued", "ready", "removed", "routed", "scheme", "since", "slot", "turn",
     )  # fmt: skip
 
@@ -101,6 +101,8 @@ class Replica:
         self.host = host
         self.port = port
         self.scheme = scheme
+        self.authority = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
+        """The value of the Host header."""
         self.owned = owned
         self.slot = slot
         self.generation = generation
@@ -128,12 +130,6 @@ class Replica:
         if self.ready:
             return Phase.READY
         return Phase.FAILED if self.ever_ready else Phase.STARTING
-
-    @property
-    def authority(self) -> bytes:
-        """The value of the Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}".encode()
 
     @property
     def url(self) -> str:

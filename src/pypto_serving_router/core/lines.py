@@ -58,7 +58,7 @@ _RESPONSE_NAMES: Final = {
 _MEMORY: Final = 4096  # entries of each memory; full, it starts anew
 _MEMORABLE: Final = 512  # bytes of the longest key that is remembered
 _SECRETS: Final = frozenset([b"authorization", b"cookie", b"set-cookie", b"api-key", b"x-api-key"])
-_VARYING: Final = frozenset([LENGTH, SESSION, REQUEST_ID, FORWARDED_FOR])
+_VARYING: Final = frozenset([SESSION, REQUEST_ID, FORWARDED_FOR])
 
 
 class LineMemory:
@@ -68,7 +68,7 @@ class LineMemory:
 
     def __init__(self, special: dict[bytes, int]) -> None:
         self.kinds: dict[bytes, int] = {}
-        self._names: dict[bytes, tuple[int, bool]] = {}
+        self._names: dict[bytes, int] = {}
         self._special = special
 
     def learn(self, line: bytes) -> int:
@@ -77,23 +77,27 @@ class LineMemory:
         if not colon:
             raise bad("a header line is not `name: value`")
         known = self._names.get(name) or self._classify(name)
+        if known == LENGTH:
+            return LENGTH  # only digits will do, and whoever reads it sees to that
         if value.translate(None, _TEXT):
             raise bad("a control character in the head, or a line that does not end in CR LF")
-        kind, memorable = known
-        if memorable:
-            remember(self.kinds, line, kind)
-        return kind
+        if known < 0:
+            return -known
+        remember(self.kinds, line, known)
+        return known
 
-    def _classify(self, name: bytes) -> tuple[int, bool]:
+    def _classify(self, name: bytes) -> int:
+        """Return the kind of a field; negative where its lines are not to be remembered."""
         if not is_token(name):
             raise bad("a header field's name is not a token")
         lower = name.lower()
         kind = self._special.get(lower)
         if kind is None:
             kind = HOP if lower in _HOP_BY_HOP or lower.startswith(b"proxy-") else PLAIN
-        known = (kind, kind not in _VARYING and lower not in _SECRETS)
-        remember(self._names, name, known)
-        return known
+        if kind in _VARYING or lower in _SECRETS:
+            kind = -kind
+        remember(self._names, name, kind)
+        return kind
 
 
 def remember(memory: dict[bytes, _V], key: bytes, value: _V) -> None:

@@ -38,9 +38,12 @@ def from_header(values: Sequence[bytes]) -> SessionId | None:
     None if it is unusable, or if different ones were sent: the session is a new one then, whatever the body says.
     """
     first = values[0]
-    if any(value != first for value in values):
+    if len(values) > 1 and any(value != first for value in values):
         return None
-    return _usable(first.decode("latin-1"))
+    text = first.decode("latin-1")
+    if len(text) <= 128 and first.isalnum():  # as minted ids are; a third of the pattern's cost
+        return SessionId(text)
+    return _usable(text)
 
 
 def from_body(body: bytes) -> SessionId | None:
