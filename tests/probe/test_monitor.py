@@ -303,16 +303,16 @@ def test_a_silent_replica_delays_no_other(run: Run) -> None:
 
 
 def test_probes_keep_their_interval(run: Run) -> None:
-    """spec 5.1: after the first, probes come an interval apart, neither bunched nor late."""
+    """spec 5.1: after the first, probes come an interval apart, none left out and none doubled."""
 
     async def test() -> None:
         async with serving(OK) as server:
-            watching = Watching(interval=0.1)
+            watching = Watching(interval=0.05)
             watching.monitor.add(at(server.port))
             async with watching.running():
-                await until(lambda: len(watching.results) >= 6)
-            gaps = [after - before for before, after in zip(server.arrivals[1:], server.arrivals[2:], strict=False)]
-            assert 0.3 < sum(gaps[:4]) < 2
+                await until(lambda: len(server.arrivals) >= 12)
+            elapsed = server.arrivals[11] - server.arrivals[1]
+            assert 0.45 < elapsed < 3
 
     run(test())
 

@@ -79,6 +79,7 @@ class Monitor:
         """Probe the replica at once; after a probe that is under way, since that may have missed what happened."""
         watch = self._watches.get(replica)
         if watch is not None:
+            watch.triggered = True
             watch.woken.set()
 
     async def run(self) -> None:
@@ -103,10 +104,12 @@ class Monitor:
             timer = loop.call_at(due, watch.woken.set)
             await watch.woken.wait()
             timer.cancel()
-            now = loop.time()
-            if now < due:
-                await asyncio.sleep(calm - now)
+            if watch.triggered:
+                await asyncio.sleep(calm - loop.time())
                 calm = loop.time() + self._interval * _CALM
+                watch.triggered = False
+            else:
+                due += self._interval  # a timer may fire a little early: its being due is not read off the clock
             while due <= loop.time():
                 due += self._interval
             watch.woken.clear()
@@ -151,12 +154,13 @@ async def ask(
 class _Watch:
     """One replica under watch."""
 
-    __slots__ = ("offset", "replica", "task", "tls", "woken")
+    __slots__ = ("offset", "replica", "task", "tls", "triggered", "woken")
 
     def __init__(self, replica: Replica, tls: ssl.SSLContext | None, offset: float) -> None:
         self.replica = replica
         self.tls = tls
         self.offset = offset  # of its probes, in intervals
+        self.triggered = False
         self.woken = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
