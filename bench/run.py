@@ -67,6 +67,12 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--streams", type=int, default=2000, help="open streams of idle")
     parser.add_argument("--many-streams", type=int, default=10_000, help="open streams of idle10k")
+    parser.add_argument(
+        "--scheduling",
+        choices=("turns", "normal"),
+        default="turns",
+        help="on a shared core: work off everything before the other has its turn, or as the kernel likes",
+    )
     parser.add_argument("--generator-cpu", type=int, default=cores()[0])
     parser.add_argument("--proxy-cpu", type=int, default=cores()[1])
     parser.add_argument("--out", type=Path, default=OUT / "runs" / time.strftime("%Y%m%d-%H%M%S"))
@@ -101,6 +107,7 @@ async def compare(args: argparse.Namespace) -> int:
         seconds=args.seconds,
         streams=min(args.streams, most),
         many_streams=min(args.many_streams, most),
+        turns=args.scheduling == "turns",
         generator_cpu=args.generator_cpu,
         proxy_cpu=args.proxy_cpu,
         programs=programs,
@@ -160,8 +167,9 @@ def _write(args: argparse.Namespace, comparison: Comparison, machine: dict[str, 
 def show_report(folder: Path, document: Document) -> None:
     """Print the report, and leave it and the plots in the folder."""
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
-    facts = {**document["machine"], "proxies": versions}
-    facts["rounds"] = f"{document['options']['rounds']}, {document['options']['seconds']} s each"
+    chosen = document["options"]
+    rounds = f"{chosen['rounds']}, {chosen['seconds']} s each; scheduling: {chosen['scheduling']}"
+    facts = {**document["machine"], "proxies": versions, "rounds": rounds}
     text = report(document["results"], order=document["order"], machine=facts, not_run=document["not_run"])
     (folder / "report.md").write_text(text)
     write_plots(folder, document["results"], document["order"])

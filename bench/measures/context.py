@@ -4,13 +4,14 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.catalogue import Programs
 from bench.load import Load, Report, run_load
-from bench.processes import cpu_usage, machine_busy, pin
+from bench.processes import cpu_usage, machine_busy, pin, taking_turns
 from bench.proxy import Proxy
 from bench.stub import Stats
 
@@ -28,6 +29,8 @@ class Context:
     """Open streams of `idle`."""
     many_streams: int
     """Open streams of `idle10k`."""
+    turns: bool
+    """Whether generator and proxy, where they share a core, leave each other alone until they have to wait."""
     generator_cpu: int
     proxy_cpu: int
     programs: Programs
@@ -37,18 +40,30 @@ class Context:
 
 
 class Measured(NamedTuple):
-    """A load's report, and the proxy's CPU time for it."""
+    """A load's report, and the CPU time for it."""
 
     report: Report
     cpu: float
+    """Of the proxy, seconds."""
     user_share: float
+    own_cpu: float
+    """Of the generator and the stub replicas, seconds."""
     others_pct: float
     """What everything else on the machine took meanwhile, in percent of one core: much of it voids latencies."""
 
     def microseconds(self, units: int) -> Figures:
-        """Return the CPU time of one unit, the part of it outside the kernel, and how quiet the machine was."""
-        each = self.cpu * 1e6 / max(1, units)
-        return {"cpu_us": each, "user_us": each * self.user_share, "others_pct": self.others_pct}
+        """Return the CPU time of one unit, the part of it outside the kernel, and how quiet the machine was.
+
+        The generator's own time for a unit should be about the same beside every proxy; where it is higher, the
+        machine was slower just then.
+        """
+        each = 1e6 / max(1, units)
+        return {
+            "cpu_us": self.cpu * each,
+            "user_us": self.cpu * each * self.user_share,
+            "generator_us": self.own_cpu * each,
+            "others_pct": self.others_pct,
+        }
 
 
 async def wait_until(true: Callable[[], bool], *, seconds: float) -> bool:
@@ -72,17 +87,15 @@ async def measured(context: Context, proxy: Proxy, load: Load, *, same_core: boo
     pin(pids, context.generator_cpu if same_core else context.proxy_cpu)
     gc.collect()
     await asyncio.sleep(0.15)
-    begun, busy, mine = time.monotonic(), machine_busy(), time.process_time()
-    before = cpu_usage(pids)
-    report = await run_load(load)
-    await asyncio.sleep(0.15)
-    after = cpu_usage(pids)
-    cpu = after.since(before)
-    others = machine_busy() - busy - (time.process_time() - mine) - cpu
+    with taking_turns(pids) if same_core and context.turns else nullcontext():
+        begun, busy, own = time.monotonic(), machine_busy(), time.process_time()
+        before = cpu_usage(pids)
+        report = await run_load(load)
+        own_cpu = time.process_time() - own
+        await asyncio.sleep(0.15)
+        after = cpu_usage(pids)
+        cpu = after.since(before)
+        others = machine_busy() - busy - own_cpu - cpu
+        took = time.monotonic() - begun
     pin(pids, context.proxy_cpu)
-    return Measured(
-        report,
-        cpu,
-        after.user_share(before),
-        others_pct=max(0.0, 100 * others / (time.monotonic() - begun)),
-    )
+    return Measured(report, cpu, after.user_share(before), own_cpu, max(0.0, 100 * others / took))

@@ -31,8 +31,8 @@ class Measure:
     more_is_better: bool = False
 
 
-_REQUEST = ("cpu_us", "user_us", "rps", "lat_p50", "lat_p99", "others_pct")
-_EVENT = ("cpu_us", "user_us", "events_s", "merged", "gap_p99", "relay_p50", "relay_p99", "others_pct")
+_REQUEST = ("cpu_us", "user_us", "rps", "lat_p50", "lat_p99", "generator_us", "others_pct")
+_EVENT = ("cpu_us", "user_us", "events_s", "merged", "gap_p99", "relay_p50", "relay_p99", "generator_us", "others_pct")
 _IDLE = ("rss_kib_stream", "streams", "closed", "closed_after_s", "idle_cpu_pct", "rss_mib")
 
 MEASURES: Mapping[str, Measure] = {
