@@ -22,6 +22,7 @@ Rules for editors.
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -42,6 +43,7 @@ MAX_PIPELINED: Final = 64 * 1024
 
 _LINGER: Final = 5.0  # seconds for a client to notice that its answer is there
 _MAX_LINGER_BYTES: Final = 16 * 1024 * 1024
+_EMPTY_LINES: Final = re.compile(rb"(?:\r\n)*+")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _IDLE: Final = 0
@@ -156,9 +158,7 @@ class ClientConnection(asyncio.Protocol):
         elif state == _BODY:
             self._take_body(data)
         elif state == _ANSWERING:
-            self._buffer += data
-            if len(self._buffer) >= MAX_PIPELINED:
-                self.pause()
+            self._hold(self._buffer + data)
         elif state == _LINGERING:
             self._discarded += len(data)
             if self._discarded > _MAX_LINGER_BYTES:
@@ -229,7 +229,7 @@ class ClientConnection(asyncio.Protocol):
         self._scanner = None
         if self._state == _CLOSED:
             return
-        if not keep_alive or self._state != _ANSWERING:
+        if not keep_alive or self._state != _ANSWERING or self._frontend.closing:
             self._linger()
             return
         self._state = _IDLE
@@ -291,12 +291,12 @@ class ClientConnection(asyncio.Protocol):
             data = self._start(data)
         self._running = False
         if data:
-            self._buffer = data
+            self._hold(data)
 
     def _start(self, data: bytes) -> bytes:
         """Start the request at the beginning of `data`; return what follows it, or all of it if the head is short."""
-        if data[:2] == b"\r\n":  # RFC 9112 2.2: an empty line before a request line is passed over
-            data = data[2:]
+        if data[:2] == b"\r\n":  # RFC 9112 2.2: empty lines before a request line are passed over
+            data = data[_EMPTY_LINES.match(data).end() :]  # type: ignore[union-attr] # it matches anything
         end = data.find(b"\r\n\r\n", 0, MAX_HEAD)
         if end < 0:
             self._await_head(data)
@@ -323,7 +323,9 @@ class ClientConnection(asyncio.Protocol):
             try:
                 cut = scanner.feed(data, end)
             except ChunkError as error:
-                self._refuse(RequestError(400, "malformed_request", str(error)))
+                self._state = _BODY
+                handler.begin(b"", complete=False)
+                handler.body_failed(answers.error(400, "malformed_request", str(error)))
                 return b""
             if scanner.end >= 0:
                 self._state = _ANSWERING
@@ -343,6 +345,12 @@ class ClientConnection(asyncio.Protocol):
         self._await_body()
         handler.begin(data[end:], complete=False)
         return b""
+
+    def _hold(self, data: bytes) -> None:
+        """Keep what came early."""
+        self._buffer = data
+        if len(data) >= MAX_PIPELINED and self._state == _ANSWERING:
+            self.pause()
 
     def _await_head(self, data: bytes) -> None:
         """Keep the start of a head, unless it is beyond hope already."""
@@ -390,7 +398,8 @@ class ClientConnection(asyncio.Protocol):
             piece, rest = data[:cut] + b"\r\n", data[scanner.end :]
         self._state = _ANSWERING
         self.due = handler.due
-        self._buffer = rest
+        if rest:
+            self._hold(rest)
         handler.body(piece, complete=True)
 
     def _refuse(self, error: RequestError) -> None:
