@@ -10,7 +10,6 @@ import h11
 import openai
 import pytest
 from tests.support.client import chat, request
-from tests.support.processes import environment
 from tests.support.sim import answer_to
 from tests.support.wire import Wire
 
@@ -368,7 +367,7 @@ def test_a_strict_client_sees_a_cut_stream(sim: Sim) -> None:
 
 def test_state_counts(harness: Harness) -> None:
     """The counters say what was asked, served, computed and connected (spec 10)."""
-    sim = harness.start_sim(env={**environment({}), "PYPTO_PROG_BUILD_DIR": "/scratch/build_d0"})
+    sim = harness.start_sim(env={"PYPTO_PROG_BUILD_DIR": "/scratch/build_d0"})
     with Wire.connect(sim.url) as idle:
         for _ in range(2):
             request(f"{sim.url}/v1/completions", "POST", body=TEXT)

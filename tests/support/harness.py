@@ -15,7 +15,7 @@ from tests.support.fleet import replica
 from tests.support.processes import TEST_MARK, end_marked, environment, installed, marked
 from tests.support.router import Router
 from tests.support.sim import INSTANT, Sim, flags
-from tests.support.upstream import RawUpstream
+from tests.support.upstream import OK, RawUpstream
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ class Harness:
             sim.wait_listening()
         return sim
 
-    def start_upstream(self, *scripts: Script, tls: ssl.SSLContext | None = None, **options: Script) -> RawUpstream:
+    def start_upstream(self, *scripts: Script, health: Script = OK, tls: ssl.SSLContext | None = None) -> RawUpstream:
         """Start a byte-exact upstream; see `RawUpstream`."""
-        upstream = RawUpstream(*scripts, tls=tls, **options)
+        upstream = RawUpstream(*scripts, health=health, tls=tls)
         self._upstreams.append(upstream)
         return upstream
 

@@ -43,6 +43,18 @@ def test_probes_are_apart(start_upstream: Callable[..., RawUpstream]) -> None:
         assert (upstream.probes, upstream.requests) == (1, [])
 
 
+def test_a_request_that_ends_halfway_is_no_request(start_upstream: Callable[..., RawUpstream]) -> None:
+    """A client that leaves in the middle of its request fails nothing, and its bytes are kept (spec 10)."""
+    upstream = start_upstream()
+    with Wire.connect(upstream.url) as wire:
+        wire.send(LENGTH[:-1])
+        wire.shut_writing()
+        assert wire.read_ending() == "fin"
+
+    assert upstream.requests == []
+    assert upstream.connections[0].received == LENGTH[:-1]
+
+
 def test_ends_are_told_apart(start_upstream: Callable[..., RawUpstream]) -> None:
     """A test can end a connection with a FIN or a reset, or keep it silent, and tell which it was (spec 10)."""
     upstream = start_upstream(then_close(OK), then_reset(OK[:20]), then_silence(OK[:20]))

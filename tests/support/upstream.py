@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.support.waiting import wait_until
-from tests.support.wire import Wire
+from tests.support.wire import Ended, Wire
 
 if TYPE_CHECKING:
     import ssl
@@ -18,6 +18,10 @@ Script = bytes | Callable[[Wire, bytes], None]
 """What answers one request: bytes, or a function that gets the connection and the request's bytes."""
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+_FOREVER = 3600.0
+"""The upstream itself waits for nothing in particular: the test does, and ends it."""
 
 
 def then_close(data: bytes) -> Script:
@@ -45,7 +49,6 @@ def then_silence(data: bytes = b"") -> Script:
 
     def script(wire: Wire, _request: bytes) -> None:
         wire.send(data)
-        wire.timeout = 3600
         wire.read_to_end()
 
     return script
@@ -54,8 +57,8 @@ def then_silence(data: bytes = b"") -> Script:
 class RawUpstream:
     """Listens on 127.0.0.1; the n-th request gets the n-th script, later ones the last.
 
-    `GET /health` has a script of its own and isn't counted among `requests`. An error in a script is raised when the
-    upstream is closed.
+    `GET /health` has a script of its own and isn't counted among `requests`; a request that ends halfway isn't either,
+    but is in its connection's `received`. An error in a script is raised when the upstream is closed.
     """
 
     def __init__(self, *scripts: Script, health: Script = OK, tls: ssl.SSLContext | None = None) -> None:
@@ -134,9 +137,9 @@ class RawUpstream:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 sock = self._tls.wrap_socket(sock, server_side=True)
-            with Wire(sock) as wire:
+            with Wire(sock, timeout=_FOREVER) as wire:
                 self.connections.append(wire)
-                while not wire.closed and (request := wire.read_request()):
+                while not wire.closed and (request := self._read_request(wire)):
                     script = self._script_for(request)
                     if callable(script):
                         script(wire, request)
@@ -146,6 +149,11 @@ class RawUpstream:
             sock.close()  # the other side went, or `close` was called
         except Exception as error:  # noqa: BLE001 - handed to the test by `close`
             self._errors.append(error)
+
+    def _read_request(self, wire: Wire) -> bytes:
+        with contextlib.suppress(Ended):
+            return wire.read_request()
+        return b""
 
     def _script_for(self, request: bytes) -> Script:
         with self._lock:

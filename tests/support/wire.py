@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 Ending = Literal["fin", "rst"]
 
 
+class Ended(AssertionError):
+    """The other side ended before what was awaited had come."""
+
+
 @dataclass(frozen=True, slots=True)
 class WireAnswer:
     """One HTTP answer as a strict parser reads it, with the interim answers' statuses before it."""
@@ -126,7 +130,7 @@ class Wire:
         deadline = time.monotonic() + self.timeout
         while len(self._unread) < count:
             if not self._fill(deadline, f"{count} bytes"):
-                self._fail(f"ended ({self.ending}) before {count} bytes had come")
+                raise Ended(self._told(f"ended ({self.ending}) before {count} bytes had come"))
         return self._take(count)
 
     def read_until(self, pattern: bytes) -> bytes:
@@ -136,7 +140,7 @@ class Wire:
         while (at := self._unread.find(pattern, searched)) < 0:
             searched = max(0, len(self._unread) - len(pattern))
             if not self._fill(deadline, repr(pattern)):
-                self._fail(f"ended ({self.ending}) before {pattern!r} had come")
+                raise Ended(self._told(f"ended ({self.ending}) before {pattern!r} had come"))
         return self._take(at + len(pattern))
 
     def read_to_end(self) -> bytes:
@@ -231,7 +235,7 @@ class Wire:
         try:
             return self._store(self.sock.recv(65536))
         except TimeoutError:
-            self._fail(f"did not bring {wanted} within {self.timeout:g} s")
+            raise AssertionError(self._told(f"did not bring {wanted} within {self.timeout:g} s")) from None
         except ConnectionError:
             self.ending = "rst"
         return False
@@ -248,5 +252,5 @@ class Wire:
         del self._unread[:count]
         return taken
 
-    def _fail(self, what: str) -> None:
-        raise AssertionError(f"the connection {what}; unread: {bytes(self._unread[-500:])!r}")
+    def _told(self, what: str) -> str:
+        return f"the connection {what}; unread: {bytes(self._unread[-500:])!r}"
