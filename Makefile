@@ -18,6 +18,9 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(READY)
 
+demo: $(READY)  ## two simulated replicas: a conversation stays in place, a replica is killed and replaced
+	@$(BIN)/python examples/demo.py
+
 test: lint types unit  ## lint, types, and every test (under 4 minutes)
 
 lint: $(READY)
