@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import re
 import subprocess
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,7 @@ import structlog
 from tests.support.slots import Hand, kill_processes
 from tests.support.sshd import write_ssh_wrapper
 
+from pypto_serving_router.config.load import parse_fleet
 from pypto_serving_router.config.model import HostSpec, SlotSpec
 from pypto_serving_router.core.ids import SlotId
 from pypto_serving_router.core.slot import Gone, Launched, Unknown
@@ -25,7 +28,9 @@ from pypto_serving_router.launch.transport import Completed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
+
+
+RUNS = 'sh -c "$command"'
 
 
 @pytest.fixture
@@ -52,9 +57,6 @@ def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return write
 
 
-RUNS = 'sh -c "$command"'
-
-
 @pytest.mark.parametrize("loss", [f"{RUNS} >/dev/null", "true"], ids=["the answer", "the command"])
 def test_a_break_in_the_middle_of_a_start_is_unknown(
     hand: Callable[..., Hand], fake_ssh: Callable[[str], None], loss: str
@@ -74,6 +76,7 @@ def test_a_break_in_the_middle_of_a_start_is_unknown(
         ("*) exit 255;;", "ssh node01: failed without a word"),
         ("*) echo 'python3: not found' >&2; exit 127;;", "no answer, exit status 127: python3: not found"),
         ('*) echo \'{"state": "running"}\';;', "no answer, exit status 0: without a word"),
+        (f"*) {RUNS} | head -c 50;;", "an answer that cannot be read: Input data was truncated"),
     ],
 )
 def test_a_host_that_cannot_be_used_refuses_a_start(
@@ -142,6 +145,17 @@ def test_a_command_without_an_answer_is_told_as_an_error(
 
     assert seen == ["error"]
     assert [log["exit"] for log in logs] == [None]
+
+
+@pytest.mark.parametrize("page", ["brokers", "ssh"])
+def test_the_fleet_files_that_are_shown_are_accepted(page: str) -> None:
+    """An operator who copies a fleet file from the pages on launching gets slots that can be launched (spec 2.3)."""
+    text = Path(f"docs/how-to/{page}.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^ *```json\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+    assert len(examples) == 2
+
+    for example in examples:
+        Launcher(parse_fleet(example.encode(), source=page).slots)
 
 
 def test_no_more_commands_at_once_than_a_host_admits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

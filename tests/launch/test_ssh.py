@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -218,6 +219,7 @@ def test_a_pid_that_is_reused_after_a_reboot_is_not_touched(
 ) -> None:
     """Pids start low again: the recorded process is gone, and its pid is somebody else's (spec 7.6)."""
     one = remote(tmp_path, "exec sleep 60")
+    lab.run_on("node01", ["sh", "-c", "for _ in $(seq 200); do /bin/true; done"])  # pids that the next boot begins with
     launched = one.launch()
     lab.reboot("node01")
     take_pid = (
@@ -228,7 +230,7 @@ def test_a_pid_that_is_reused_after_a_reboot_is_not_touched(
         "    assert pid < int(sys.argv[1]), pid\n"
         "    os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)\n"
     )
-    lab.run_on("node01", ["sh", "-c", f'python3 -c "$1" {launched.handle.pid} >/dev/null', "sh", take_pid])
+    lab.run_on("node01", ["sh", "-c", f'{sys.executable} -c "$1" {launched.handle.pid} >/dev/null', "sh", take_pid])
     state = ["ps", "-o", "comm=", "-p", str(launched.handle.pid)]
     eventually(lambda: "sleep" in lab.run_on("node01", state))
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.sshd import SSHD, write_ssh_wrapper
+from tests.support.sshd import QUICK, SSHD, write_ssh_wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ class Lab:
             (self._folder / f"{host}.conf").write_text(
                 f"Port 22\nHostKey {self._folder / host}\nPidFile none\nAuthorizedKeysFile {self._folder}/id.pub\n"
                 "StrictModes no\nUsePAM no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\n"
-                "KbdInteractiveAuthentication no\nUseDNS no\n"
+                "KbdInteractiveAuthentication no\nUseDNS no\n" + QUICK
             )
         config.append(
             f"Host *\nUser root\nIdentityFile {self._folder}/id\nIdentitiesOnly yes\nStrictHostKeyChecking yes\n"

@@ -224,7 +224,10 @@ def _read_answer(completed: Completed, marker: str) -> _Answer:
     prefix = marker.encode() + b" "
     for line in completed.stdout.splitlines():
         if line.startswith(prefix):
-            answer = msgspec.json.decode(line[len(prefix) :], type=_Answer)
+            try:
+                answer = msgspec.json.decode(line[len(prefix) :], type=_Answer)
+            except msgspec.DecodeError as problem:
+                raise TransportError(f"an answer that cannot be read: {problem}") from problem
             if answer.state == "failed":
                 raise TransportError(answer.detail)
             return answer
