@@ -93,11 +93,11 @@ class Conversation:
     def turn(self, note: str = "", retries: int = 0) -> None:
         """Say something, hear the answer, and print who gave it and how soon it began."""
         self.messages.append({"role": "user", "content": f"And then? ({len(self.messages)})"})
-        for attempt in range(retries + 1):
-            answer = self.api.chat(self.messages, self.session)
-            if answer.status == 200 or attempt == retries:
-                break
+        answer = self.api.chat(self.messages, self.session)
+        while answer.status != 200 and retries:
             print(f"    {answer.status}: the router does not retry; the client sends it again")
+            retries -= 1
+            answer = self.api.chat(self.messages, self.session)
         self.session, self.replica = answer.session, answer.replica
         self.messages.append({"role": "assistant", "content": answer.text})
         first = f"first token after {answer.first_byte * 1000:4.0f} ms"
