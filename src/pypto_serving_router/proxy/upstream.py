@@ -36,6 +36,7 @@ class UpstreamConnection(asyncio.Protocol):
     __slots__ = (
         "_buffer",
         "_content",
+        "_full",
         "_head",
         "_informational",
         "_left",
@@ -59,6 +60,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.used = False  # has carried an exchange before this one
         self.idle_since = 0.0
         self._pool = pool
+        self._full = False  # the replica takes less than it is given
         # for the exchange at hand
         self.exchange: Exchange | None = None
         self._mode = _HEAD
@@ -120,11 +122,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The replica takes the request's body more slowly than the client sends it."""
+        self._full = True
         if self.exchange is not None:
             self.exchange.upstream_full(full=True)
 
     def resume_writing(self) -> None:
         """The replica takes more of the body."""
+        self._full = False
         if self.exchange is not None:
             self.exchange.upstream_full(full=False)
 
@@ -143,7 +147,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._scanner = None
         self._content = None
         self.used = True
-        return self.open
+        return self.open and not self._full
 
     def close(self) -> None:
         """Close at once: the only way a replica learns that its answer is no longer wanted (spec 4.5)."""
