@@ -132,8 +132,8 @@ class Slot:
     """The router is to launch here again by itself when this replica is gone."""
     leaving: bool = False
     """To be stopped as soon as the outcome of its launch is known."""
-    submitted: bool = False
-    """The wrapper has left the work to a broker, and nothing has been heard of it since."""
+    heard: bool = False
+    """Something has answered at its address since this launch."""
     losses: int = 0
     """Replicas lost in a row."""
     due: float | None = None
@@ -274,9 +274,13 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class StopConfirmed:
-    """The generation is fenced, none of its processes lives, and its address is silent."""
+    """The generation is fenced, none of its processes lives, and its address is silent.
+
+    `submitted`: its wrapper had left the work to a broker before, and nothing was run that could recall it.
+    """
 
     generation: int
+    submitted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ TRANSITIONS: Final[Mapping[SlotState, Mapping[type[Event], frozenset[SlotState]]
         },
         SlotState.LAUNCHING: {
             Launched: _to(SlotState.STARTING, SlotState.STOPPING),
-            Gone: _to(SlotState.FREE, SlotState.ABANDONED, SlotState.STOPPING),
+            Gone: _to(SlotState.FREE, SlotState.ABANDONED, SlotState.STARTING, SlotState.STOPPING),
             Unknown: _to(SlotState.STOPPING),
             Occupied: _to(SlotState.UNCONFIRMED),
             Drain: _to(SlotState.LAUNCHING),
@@ -247,7 +247,7 @@ def _launching(slot: Slot, event: Event, now: float, policy: Policy) -> Step:
             failed = replace(_lost(slot), cause=Cause.LAUNCH_FAILED, last_error=detail)
             return _free(failed, now, policy), ()
         case Gone(exit_status=0) if slot.wrapped:
-            return _started(replace(slot, submitted=True), now, policy)
+            return _started(slot, now, policy)
         case Gone(detail=detail):
             return _stop(_lost(slot), Cause.EXITED, detail)
         case Unknown(detail=detail):
@@ -264,14 +264,14 @@ def _starting(slot: Slot, event: Event, now: float, policy: Policy) -> Step:
         case Launched() | Unknown():
             return slot, (_look_again(slot, now, policy),)
         case Gone(exit_status=0) if slot.wrapped:
-            return replace(slot, submitted=True), ()
+            return slot, ()  # submitted: the launch timeout decides
         case Gone(detail=detail):
             return _stop(_lost(slot), Cause.EXITED, detail)
         case Probed(healthy=True):
-            ready = replace(slot, state=SlotState.READY, wanted=True, submitted=False, cause=Cause.ANSWERED)
+            ready = replace(slot, state=SlotState.READY, wanted=True, heard=True, cause=Cause.ANSWERED)
             return _steady(ready, now, policy), ()
         case Probed(status=status):
-            return (slot if status is None else replace(slot, submitted=False)), ()
+            return (slot if status is None else replace(slot, heard=True)), ()
         case Due() if _is_due(slot, now):
             return _stop(
                 _lost(slot), Cause.LAUNCH_TIMEOUT, f"not ready within {policy.launch_timeout:g} s of its launch"
@@ -315,8 +315,10 @@ def _draining(slot: Slot, event: Event, now: float, _policy: Policy) -> Step:
 
 def _stopping(slot: Slot, event: Event, now: float, policy: Policy) -> Step:
     match event:
-        case StopConfirmed() if slot.submitted and not slot.has_stop_command:
-            return stop_unconfirmed(slot, "its launch wrapper handed it to a broker, and no stop_command can recall it")
+        case StopConfirmed(submitted=True) if not slot.heard:
+            return stop_unconfirmed(
+                slot, "its launch wrapper left it to a broker, and there is no stop_command to recall it"
+            )
         case StopConfirmed():
             return _free(replace(slot, cause=Cause.STOPPED), now, policy), ()
         case StopUnconfirmed(detail=detail):
@@ -366,7 +368,7 @@ def _started(slot: Slot, now: float, policy: Policy) -> Step:
     if slot.leaving:
         return _stop(slot, Cause.OPERATOR)
     starting = replace(slot, state=SlotState.STARTING, cause=Cause.LAUNCHED, due=now + policy.launch_timeout)
-    return starting, () if slot.submitted else (_look_again(starting, now, policy),)
+    return starting, (_look_again(starting, now, policy),)
 
 
 def _in_use(slot: Slot, detail: str) -> Slot:
@@ -393,9 +395,7 @@ def _lost(slot: Slot) -> Slot:
 
 def _free(slot: Slot, now: float, policy: Policy) -> Slot:
     """Free the slot; one that is wanted cools first, and after too many losses in a row it is abandoned."""
-    free = replace(
-        slot, state=SlotState.FREE, handle=None, leaving=False, submitted=False, due=None, failing_since=None
-    )
+    free = replace(slot, state=SlotState.FREE, handle=None, leaving=False, heard=False, due=None, failing_since=None)
     if not slot.wanted:
         return replace(free, losses=0)
     if slot.losses >= policy.losses:
@@ -419,7 +419,7 @@ def _recognise(slot: Slot, answered: Answered, now: float, policy: Policy) -> St
         # While a start may yet arrive, the reservation must end in a fence, not in a look.
         return (_in_use(slot, stranger) if slot.handle else replace(slot, last_error=stranger)), ()
     handle = process.handle if isinstance(process, Launched) else slot.handle
-    adopted = replace(slot, handle=handle, submitted=False, cause=Cause.ADOPTED)
+    adopted = replace(slot, handle=handle, heard=True, cause=Cause.ADOPTED)
     if answered.healthy:
         return _steady(replace(adopted, state=SlotState.READY, wanted=True), now, policy), ()
     starting = replace(adopted, state=SlotState.STARTING, due=now + policy.launch_timeout)

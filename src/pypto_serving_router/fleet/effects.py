@@ -111,6 +111,7 @@ class Performer:
         return await self._launcher.start(slot.id, slot.generation)
 
     async def _stop(self, slot: Slot) -> Observation:
+        submitted = slot.wrapped and not slot.has_stop_command and await self._submitted(slot)
         answer = await self._launcher.stop(slot.id, slot.generation, slot.handle, grace=self._policy.stop_grace)
         if isinstance(answer, Unknown):
             return StopUnconfirmed(slot.generation, answer.detail)
@@ -120,7 +121,12 @@ class Performer:
                 what = "still accepts connections" if silent is False else "can't be told to be silent"
                 return StopUnconfirmed(slot.generation, f"its processes are gone, but {slot.where} {what}")
             await asyncio.sleep(SILENCE_INTERVAL)
-        return StopConfirmed(slot.generation)
+        return StopConfirmed(slot.generation, submitted)
+
+    async def _submitted(self, slot: Slot) -> bool:
+        """Tell whether the launch wrapper has exited 0: once it is stopped, nobody could tell why it did."""
+        process = await self._launcher.inspect(slot.id, slot.generation, slot.handle)
+        return isinstance(process, Gone) and process.exit_status == 0
 
 
 def unknown(effect: Effect, detail: str) -> Observation | None:

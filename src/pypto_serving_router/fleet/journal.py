@@ -42,7 +42,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     handle: ProcessHandle | None = None
     wanted: bool = False
     leaving: bool = False
-    submitted: bool = False
+    heard: bool = False
     losses: int = 0
     cause: Cause | None = None
     last_error: str | None = None
@@ -73,7 +73,7 @@ def record(slot: Slot) -> Record | None:
         handle=slot.handle,
         wanted=slot.wanted,
         leaving=slot.leaving,
-        submitted=slot.submitted,
+        heard=slot.heard,
         losses=slot.losses,
         cause=slot.cause,
         last_error=slot.last_error,
@@ -201,7 +201,7 @@ def _slot(entry: Record) -> Slot:
         handle=entry.handle,
         wanted=entry.wanted,
         leaving=entry.leaving,
-        submitted=entry.submitted,
+        heard=entry.heard,
         losses=entry.losses,
         cause=entry.cause,
         last_error=entry.last_error,
