@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -141,6 +142,9 @@ async def grow(args: argparse.Namespace) -> int:
     streams = min(args.streams, (files - _SPARE_FILES - args.replicas) // 2)
     if streams < args.streams:
         print(f"The hard limit of open files ({files}) allows {streams} streams rather than {args.streams}.")
+    this = asyncio.current_task()
+    assert this is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)  # leaves no process behind
     generator_cpu, proxy_cpu = cores()
     os.sched_setaffinity(0, {generator_cpu})
     findings = Findings()

@@ -130,7 +130,10 @@ async def compare(args: argparse.Namespace) -> int:
         comparison.not_run[f"{args.many_streams} streams"] = (
             f"the hard limit of open files ({files}) allows {most}; idle10k was run with that many"
         )
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _show_tasks)
+    loop, this = asyncio.get_running_loop(), asyncio.current_task()
+    assert this is not None
+    loop.add_signal_handler(signal.SIGUSR1, _show_tasks)
+    loop.add_signal_handler(signal.SIGTERM, this.cancel)  # so that no proxy outlives a run that is cut short
     gc.collect()
     gc.freeze()
     gc.disable()
