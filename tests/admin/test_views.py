@@ -82,6 +82,7 @@ def test_row(router: Router) -> None:
         "draining": True,
         "owned": True,
         "routed": 0,
+        "sessions": 0,
         "slot": "node1-d0",
         "since": "2023-11-14T22:15:20.000Z",
         "last_error": "connection refused",

@@ -48,6 +48,7 @@ def row(replica: Replica, wall_time: Callable[[float], str]) -> dict[str, Any]:
         "draining": replica.draining,
         "owned": replica.owned,
         "routed": replica.routed,
+        "sessions": replica.pins,
         "slot": replica.slot,
         "since": wall_time(replica.since),
         "last_error": replica.last_error,
