@@ -91,11 +91,11 @@ def test_a_prompt_enters_the_cache_when_its_prefill_ends() -> None:
 
     async def scenario() -> None:
         core = engine(prefill_rate=100)
-        begun = asyncio.ensure_future(hold(core, b"y" * 4, asyncio.Event()))
+        begun = asyncio.ensure_future(hold(core, b"y" * 40, asyncio.Event()))
         await settle()
         assert len(core.cache) == 0
         async with core.generation(b"x" * 40):
-            assert len(core.cache) == 5, "the answer is still to come"
+            assert len(core.cache) == 10, "both prefills have ended, the answers are still to come"
         begun.cancel()
 
     asyncio.run(scenario())
