@@ -146,13 +146,13 @@ def test_only_three_events_free_a_slot() -> None:
     assert [state for state, events in TRANSITIONS.items() if FREE in events.get(Gone, ())] == [LAUNCHING]
 
 
-def test_the_diagram_has_every_transition() -> None:
+def test_the_diagram_has_every_change_of_state() -> None:
     """The documentation's picture is the table."""
     lines = diagram().splitlines()
     assert lines[:2] == ["stateDiagram-v2", "    [*] --> free"]
     assert "    launching --> stopping: Launched, Gone, Unknown" in lines
     arrows = {(state, target) for state, events in TRANSITIONS.items() for to in events.values() for target in to}
-    assert len(lines) - 2 == len(arrows)
+    assert len(lines) - 2 == len([arrow for arrow in arrows if arrow[0] is not arrow[1]])
 
 
 # --- launching --------------------------------------------------------------------------------

@@ -229,7 +229,7 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """No process of the generation lives; `refused`: none was ever started, and none will be.
+    """The launched process has ended, though it may have left others; `refused`: nothing ran, and nothing will.
 
     `detail` says why, with the last lines of the log where there is one. `exit_status` is None where it is not known.
     """

@@ -187,12 +187,12 @@ def retirement(slot: Slot, cause: Cause) -> Decision | None:
 
 
 def diagram() -> str:
-    """Return TRANSITIONS as a Mermaid state diagram."""
+    """Return the changes of state of TRANSITIONS as a Mermaid diagram."""
     lines = ["stateDiagram-v2", f"    [*] --> {SlotState.FREE}"]
     for state, events in TRANSITIONS.items():
         for target in SlotState:
             names = [event.__name__ for event, targets in events.items() if target in targets]
-            if names:
+            if names and target is not state:
                 lines.append(f"    {state} --> {target}: {', '.join(names)}")
     return "\n".join(lines) + "\n"
 
