@@ -417,7 +417,15 @@ class Rig:
         client = client or self.connect()
         client.send(data)
         self.turns.run()
-        return client, self.upstreams[-1]
+        return client, self.serving(client)
+
+    def serving(self, client: Wire) -> Wire:
+        """Give the replica's connection that serves a client's request."""
+        for wire in self.upstreams:
+            exchange = cast("UpstreamConnection", wire.protocol).exchange
+            if exchange is not None and exchange.client is client.protocol:
+                return wire
+        raise LookupError("no replica's connection serves this client")
 
     @property
     def outcomes(self) -> list[tuple[str, int]]:

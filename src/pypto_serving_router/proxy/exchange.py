@@ -14,7 +14,7 @@ as everything else the router does for a request (measurements: docs/explanation
 Rules for editors.
 
 1. Every way out goes through `_end`, and leaves neither a lease nor an upstream connection behind.
-2. A body is kept only until the replica has begun to answer, or for `_SECOND_TRY` seconds (spec 4.6).
+2. Of a body at most `_HOLD` bytes are kept, and only until the replica has begun to answer (spec 4.6).
 3. What says something about a replica's health is told to `proxy.on_fault`; the exchange draws no conclusion itself.
 """
 
@@ -261,8 +261,8 @@ class Exchange:
             return
         self.placed = now
         # What cannot be sent a second time must not go out on a connection the replica may have closed.
-        holdable = self._body_complete or 0 <= self.head.length <= _HOLD
-        upstream = proxy.pool.take(lease.replica) if holdable else None
+        size = self.received if self._body_complete else self.head.length
+        upstream = proxy.pool.take(lease.replica) if 0 <= size <= _HOLD else None
         if upstream is None:
             self._connecting = proxy.spawn(self._connect())
         else:
@@ -307,6 +307,8 @@ class Exchange:
         head = forward_request(
             self.head, host=upstream.replica.authority, peer=self.client.peer, request_id=self.request_id
         )
+        if not self._body_complete:
+            self.client.resume()  # before writing, which may find the connection full and pause the client again
         pieces = self._pieces
         if not pieces:
             upstream.transport.write(head)
@@ -319,8 +321,6 @@ class Exchange:
             self._pieces = None  # a fresh connection gets no second try
         if self.client.full:
             self.client_full(full=True)
-        if not self._body_complete:
-            self.client.resume()
 
     # --- from the replica --------------------------------------------------------------------
 
@@ -414,6 +414,7 @@ class Exchange:
             and proxy.now() - self.sent <= _SECOND_TRY
         )
         if stale:
+            self._upstream_paused = False
             self._connecting = proxy.spawn(self._connect())
             return
         proxy.on_fault(replica, error)
