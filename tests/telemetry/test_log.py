@@ -153,6 +153,7 @@ def test_libraries(logged: Configure) -> None:
     """What asyncio logs and Python warns of comes out as records, too (spec 9)."""
     _, written = logged(fmt="json")
     logging.getLogger("asyncio").error("task %s failed", "one")
+    logging.getLogger("odd").log(35, "%d of %d", "a")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn("mind the gap", stacklevel=1)
@@ -160,7 +161,8 @@ def test_libraries(logged: Configure) -> None:
     records = [json.loads(line) for line in written().splitlines()]
 
     assert (records[0]["event"], records[0]["logger"]) == ("task one failed", "asyncio")
-    assert "mind the gap" in records[1]["event"]
+    assert (records[1]["event"], records[1]["level"]) == ("%d of %d", "warning")
+    assert "mind the gap" in records[2]["event"]
 
 
 @pytest.mark.parametrize(

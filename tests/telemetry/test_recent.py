@@ -1,5 +1,7 @@
 """What is remembered for the dashboard."""
 
+import json
+
 from pypto_serving_router.telemetry.recent import Recent
 
 
@@ -17,3 +19,14 @@ def test_about_replicas() -> None:
     ]
     assert [record["number"] for record in recent.latest(1)] == [5]
     assert recent.latest(0) == []
+
+
+def test_plain() -> None:
+    """Whatever a field holds, it can be shown (spec 6.2)."""
+    recent = Recent()
+    recent.note({"event": "e", "slot": "a", "pid": None, "ms": 1.5, "ok": True, "devices": (0, 1), "raw": b"x"})
+
+    (record,) = recent.latest(1)
+
+    assert json.loads(json.dumps(record)) == record
+    assert (record["pid"], record["ms"], record["ok"], record["devices"]) == (None, 1.5, True, "(0, 1)")

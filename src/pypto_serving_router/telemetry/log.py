@@ -119,8 +119,13 @@ class _Bridge(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a library's record as one of ours."""
-        self._log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)
+        """Log a library's record as one of ours, at the nearest level below that has a name."""
+        level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.CRITICAL)
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError):  # its arguments do not fit its format
+            message = str(record.msg)
+        self._log.log(level, message, logger=record.name, exc_info=record.exc_info)
 
 
 def _render_json(record: Mapping[str, Any]) -> bytes:

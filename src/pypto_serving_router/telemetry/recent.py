@@ -22,9 +22,14 @@ class Recent:
         """Remember a record, if it is about a replica or a slot."""
         if "replica" in record or "slot" in record:
             self._last += 1
-            self._records.append((self._last, dict(record)))
+            self._records.append((self._last, {name: _plain(value) for name, value in record.items()}))
 
     def latest(self, count: int) -> list[dict[str, Any]]:
         """Return up to `count` records, the latest last, each with its `number` since the start of the router."""
         records = list(self._records)[-count:] if count > 0 else []
         return [{"number": number, **record} for number, record in records]
+
+
+def _plain(value: object) -> str | float | None:
+    """Return a value as JSON can hold it."""
+    return value if value is None or isinstance(value, str | int | float) else str(value)
