@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from pypto_serving_router.core.ids import SessionId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+_T = TypeVar("_T")
 
 _USABLE: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -29,7 +31,7 @@ class _Body(msgspec.Struct, gc=False):
 
 
 _read_body: Final = msgspec.json.Decoder(_Body).decode
-_read_string: Final = msgspec.json.Decoder(str).decode
+read_string: Final = msgspec.json.Decoder(str).decode
 
 
 def from_header(values: Sequence[bytes]) -> SessionId | None:
@@ -43,7 +45,7 @@ def from_header(values: Sequence[bytes]) -> SessionId | None:
     text = first.decode("latin-1")
     if len(text) <= 128 and first.isalnum():  # as minted ids are; a third of the pattern's cost
         return SessionId(text)
-    return _usable(text)
+    return usable(text)
 
 
 def from_body(body: bytes) -> SessionId | None:
@@ -53,15 +55,21 @@ def from_body(body: bytes) -> SessionId | None:
     limit; a byte order mark is passed over. That the strings beside the id are UTF-8 is not checked: such a body is
     forwarded like any other, and to refuse it is the replica's business.
     """
+    found = read_object(body, _read_body)
+    return None if found is None else spelled(found.session_id)
+
+
+def read_object(body: bytes, decode: Callable[[bytes], _T]) -> _T | None:
+    """Return what `decode` makes of a body that is a JSON object, else None."""
     try:
-        return _spelled(_read_body(body).session_id)
+        return decode(body)
     except (msgspec.ValidationError, RecursionError):
         return None  # no object; or nested as no request is
     except msgspec.DecodeError:
-        return _second_look(body)
+        return _second_look(body, decode)
 
 
-def _second_look(body: bytes) -> SessionId | None:
+def _second_look(body: bytes, decode: Callable[[bytes], _T]) -> _T | None:
     r"""Read a body with a byte order mark, or with half a surrogate pair (`\ud83d`), as a cut emoji leaves it.
 
     msgspec takes either for broken JSON; Python's json and JavaScript do not, and a conversation must not lose its
@@ -73,19 +81,21 @@ def _second_look(body: bytes) -> SessionId | None:
     if _BROKEN_ESCAPE.search(plain):
         return None
     try:
-        return _spelled(_read_body(plain.replace(rb"\ud", rb"\nd").replace(rb"\uD", rb"\nD")).session_id)
+        return decode(plain.replace(rb"\ud", rb"\nd").replace(rb"\uD", rb"\nD"))
     except (msgspec.DecodeError, RecursionError):
         return None
 
 
-def _spelled(literal: msgspec.Raw) -> SessionId | None:
+def spelled(literal: msgspec.Raw) -> SessionId | None:
+    """Return the usable id that a JSON string spells."""
     if memoryview(literal).nbytes > _LONGEST_LITERAL:
         return None
     try:
-        return _usable(_read_string(literal))
+        return usable(read_string(literal))
     except msgspec.DecodeError:
         return None  # absent, or not a string
 
 
-def _usable(value: str) -> SessionId | None:
+def usable(value: str) -> SessionId | None:
+    """Return the id if it is one."""
     return SessionId(value) if _USABLE.fullmatch(value) else None
