@@ -20,6 +20,7 @@ from pypto_serving_router.admin.wall_clock import WallClock
 from pypto_serving_router.config.load import Plan, resolve
 from pypto_serving_router.core.ids import HostId
 from pypto_serving_router.core.routing import Routing
+from pypto_serving_router.core.session_sources import SessionSources
 from pypto_serving_router.core.slot import Policy, Slot
 from pypto_serving_router.errors import ConfigError, Problem
 from pypto_serving_router.fleet.address import silent
@@ -125,6 +126,7 @@ class App:
             request_timeout=settings.request_timeout,
             max_body_size=settings.max_body_size,
             connect_retries=settings.connect_retries,
+            sources=_sources(settings),
         )
         self._admin = Admin(
             balancer=self._routing.balancer,
@@ -328,6 +330,13 @@ class App:
             log=self._log,
             changed=lambda before, after: self._metrics.slot_changed(before, after, now()),
         )
+
+
+def _sources(settings: Settings) -> SessionSources | None:
+    """Return where else to look for session ids, if anywhere: the usual request is not to be searched in vain."""
+    if settings.session_header or settings.session_field:
+        return SessionSources(settings.session_header, settings.session_field)
+    return None
 
 
 def _tls_context(ca_file: str | None) -> ssl.SSLContext:

@@ -134,6 +134,10 @@ def _options() -> Iterator[click.Option]:
         if isinstance(kind, inspect.BoolType):
             yield click.Option([f"{name}/--no-{name[2:]}"], **common)
             continue
+        if isinstance(kind, inspect.VarTupleType):  # the option is repeated; its notes stay those of the whole
+            kind, each, _ = document.plain(kind.item_type)
+            notes = {**each, **notes}
+            common["multiple"] = True
         metavar = "|".join(map(str, kind.values)) if isinstance(kind, inspect.LiteralType) else notes["metavar"]
         bare = {"is_flag": False, "flag_value": notes["bare"]} if "bare" in notes else {}
         yield click.Option([name], type=_reader(kind, notes), metavar=metavar, **common, **bare)

@@ -22,6 +22,8 @@ def test_defaults_are_those_of_the_specification() -> None:
         "port": 8000,
         "session_ttl": 600,
         "affinity_slack": 8,
+        "session_header": (),
+        "session_field": (),
         "health_interval": 5,
         "request_timeout": 3600,
         "connect_timeout": 5,

@@ -11,6 +11,7 @@ import ipaddress
 import re
 
 from pypto_serving_router.config import template
+from pypto_serving_router.core.lines import is_ordinary
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -81,6 +82,13 @@ def variable(text: str) -> str | None:
     if text.startswith("PYPTO_ROUTER_"):
         return "is reserved: variables named `PYPTO_ROUTER_*` are the router's own and are not passed on"
     return line(text)
+
+
+def session_header(text: str) -> str | None:
+    """The name of a header field that may stand for a session."""
+    if not is_ordinary(text.lower().encode()):
+        return "has a meaning of its own, or holds a secret; any other field is allowed"
+    return None
 
 
 def is_ipv6(text: str) -> bool:

@@ -44,6 +44,21 @@ KeyPath = Annotated[
     str, Meta(min_length=1, extra={"check": checks.key_path, "allowed": "the path of a key file", "secret": True})
 ]
 
+SessionHeader = Annotated[
+    str,
+    Meta(
+        pattern="^[A-Za-z0-9_-]{1,64}$",
+        extra={"check": checks.session_header, "allowed": "1 to 64 of the characters `A-Z a-z 0-9 _ -`"},
+    ),
+]
+SessionField = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?=.{1,64}$)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$",
+        extra={"allowed": "a key, or keys joined by dots, up to 64 of the characters `A-Z a-z 0-9 _ - .`"},
+    ),
+]
+
 
 # --- the fleet file --------------------------------------------------------------------------
 
@@ -243,6 +258,22 @@ class Settings(Struct, frozen=True, kw_only=True):
             "before the conversation moves; 0 turns affinity off."
         ),
     ] = 8
+    session_header: Annotated[
+        tuple[SessionHeader, ...],
+        Meta(
+            description="A request header that names the session where there is no `X-Session-Id`; "
+            "several, in order of preference, by repeating the option.",
+            extra={"metavar": "NAME"},
+        ),
+    ] = ()
+    session_field: Annotated[
+        tuple[SessionField, ...],
+        Meta(
+            description="A text in the JSON body that names the session where no header and no `session_id` does: "
+            "`user`, or `metadata.session_id` for one inside another; several by repeating the option.",
+            extra={"metavar": "NAME"},
+        ),
+    ] = ()
     health_interval: Annotated[Seconds, Meta(description="Between two health probes of one replica.")] = 5
     request_timeout: Annotated[Seconds, Meta(description="For one whole exchange with a replica.")] = 3600
     connect_timeout: Annotated[

@@ -100,6 +100,13 @@ class LineMemory:
         return kind
 
 
+def _kind(name: bytes, special: dict[bytes, int]) -> int:
+    kind = special.get(name)
+    if kind is not None:
+        return kind
+    return HOP if name in _HOP_BY_HOP or name.startswith(b"proxy-") else PLAIN
+
+
 def remember(memory: dict[bytes, _V], key: bytes, value: _V) -> None:
     """Note a judgement, in a memory that starts anew when it is full."""
     if len(key) > _MEMORABLE:
@@ -111,6 +118,11 @@ def remember(memory: dict[bytes, _V], key: bytes, value: _V) -> None:
 
 request_lines = LineMemory(_REQUEST_NAMES)
 response_lines = LineMemory(_RESPONSE_NAMES)
+
+
+def is_ordinary(name: bytes) -> bool:
+    """Tell whether a request's field, `name` in lower case, goes on as it came and holds no secret."""
+    return is_token(name) and _kind(name, _REQUEST_NAMES) == PLAIN and name not in _SECRETS
 
 
 def is_token(value: bytes) -> bool:

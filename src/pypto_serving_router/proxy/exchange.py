@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pypto_serving_router.core.answer import Answer
     from pypto_serving_router.core.balancer import Lease, Placement, Replica
     from pypto_serving_router.core.routing import Routing
+    from pypto_serving_router.core.session_sources import SessionSources
     from pypto_serving_router.proxy.frontend import ClientConnection
     from pypto_serving_router.proxy.pool import ConnectionPool
     from pypto_serving_router.proxy.upstream import UpstreamConnection
@@ -74,6 +75,8 @@ class Proxy:
     request_timeout: float
     max_body_size: int
     connect_retries: int
+    sources: SessionSources | None = None
+    """Where else to look for a session's id, if anywhere."""
     _described: dict[tuple[Replica, Placement], bytes] = field(default_factory=dict)
 
     def describe(self, lease: Lease) -> bytes:
@@ -169,8 +172,11 @@ class Exchange:
             return
         if head.expect and not complete and not received:
             self.client.send_continue()
+        sources = self._proxy.sources
         if head.sessions is not None:
             self._place(from_header(head.sessions), self.started)
+        elif sources is not None and (session := sources.in_head(head.lines)) is not None:
+            self._place(session, self.started)
         elif not complete:
             self._buffering = True
         elif received:
@@ -245,7 +251,9 @@ class Exchange:
         assert self._pieces is not None
         whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces = [whole]
-        self._place(from_body(dechunk(whole) if self.head.chunked else whole), self._proxy.now())
+        sources = self._proxy.sources
+        find = from_body if sources is None else sources.in_body
+        self._place(find(dechunk(whole) if self.head.chunked else whole), self._proxy.now())
 
     def _place(self, session: str | None, now: float) -> None:
         proxy = self._proxy
@@ -457,11 +465,17 @@ class Exchange:
         more = b""
         if self.head.method == _POST:
             if self.session is None:  # refused before its body was read
-                given = None if self.head.sessions is None else from_header(self.head.sessions)
-                self.session = given or self._proxy.mint()
+                self.session = self._named() or self._proxy.mint()
             more = b"X-Session-Id: %b\r\n" % self.session.encode()
         self._end(outcome)
         self.client.answer(answer, more=more)
+
+    def _named(self) -> str | None:
+        """Return the session id in the head."""
+        head, sources = self.head, self._proxy.sources
+        if head.sessions is not None:
+            return from_header(head.sessions)
+        return None if sources is None else sources.in_head(head.lines)
 
     def _end(self, outcome: str) -> None:
         self.outcome = outcome
