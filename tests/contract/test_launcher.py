@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.slots import Hand, find_processes, kill_processes, lives
+from tests.support.slots import Hand, all_ended, find_processes, lives
 
 from pypto_serving_router.core.slot import Gone, Launched, Unknown
 
@@ -23,8 +23,8 @@ def hand(tmp_path: Path, destination: str | None) -> Iterator[Callable[..., Hand
     def make(*serve_command: str, **fields: Any) -> Hand:
         return Hand(tmp_path, *serve_command, ssh=destination, **fields)
 
-    yield make
-    kill_processes(str(tmp_path))
+    with all_ended():
+        yield make
 
 
 def test_a_replica_lives_and_ends(hand: Callable[..., Hand]) -> None:

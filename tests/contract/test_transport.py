@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
+from tests.support.slots import all_ended
 
 from pypto_serving_router.errors import TransportError
 from pypto_serving_router.launch import local, slotctl
@@ -43,7 +44,8 @@ def _no_child_is_left(transport: Transport) -> Iterator[None]:
         return {process.pid for process in slotctl.list_processes().values() if process.parent == os.getpid()}
 
     before = children()
-    yield
+    with all_ended():  # what ssh is taken away from runs on, on its host
+        yield
     assert children() <= before
 
 
@@ -82,9 +84,9 @@ def test_a_command_that_takes_too_long_is_an_error(transport: Transport) -> None
     started_at = time.monotonic()
 
     with pytest.raises(TransportError, match=r"was not done after 0\.7 s"):
-        run(transport, "sleep", "3", timeout=0.7)
+        run(transport, "sleep", "60", timeout=0.7)
 
-    assert time.monotonic() - started_at < 2.5
+    assert time.monotonic() - started_at < 20
 
 
 def test_a_command_that_is_ended_by_a_signal_is_an_error(transport: Transport) -> None:
@@ -107,6 +109,6 @@ def test_a_cancelled_command_is_ended(transport: Transport) -> None:
     async def cancel() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.7):
-                await transport.run(["sleep", "3"], timeout=30)
+                await transport.run(["sleep", "60"], timeout=30)
 
     uvloop.run(cancel())

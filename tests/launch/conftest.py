@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support import netlab
 from tests.support import sshd as sshds
-from tests.support.slots import SlotHost, kill_processes
+from tests.support.slots import SlotHost, all_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def slot_host(tmp_path: Path) -> Iterator[SlotHost]:
     """A slot on this machine; whatever its launches leave is killed."""
-    yield SlotHost(tmp_path)
-    kill_processes(str(tmp_path))
+    with all_ended():
+        yield SlotHost(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -13,12 +13,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.slots import PROGRAM, SlotHost, eventually, find_processes, lives
+from tests.support.slots import PROGRAM, SlotHost, find_processes, lives
+from tests.support.waiting import wait_until
 
 from pypto_serving_router.launch import slotctl
 
@@ -44,16 +46,17 @@ def test_a_started_process_is_detached(slot_host: SlotHost) -> None:
     slot_host.logs.mkdir()
     slot_host.log.write_text("of an earlier launch\n")
 
-    answer = slot_host.start("readlink /proc/self/fd/0; ls /proc/$$/fd | tr '\\n' ' '; echo said >&2; exec sleep 60")
+    answer = slot_host.start("echo out; echo err >&2; exec sleep 60")
 
-    process = slotctl.find_process(answer["pid"])
+    process = wait_until(lambda: (it := slotctl.find_process(answer["pid"])) and it.name == "sleep" and it)
     assert process
     assert (process.group, process.session, process.started_at) == (process.pid, process.pid, answer["started_at"])
-    slot_host.wait_for_output("said")
+    files = {fd.name: str(fd.readlink()) for fd in Path(f"/proc/{process.pid}/fd").iterdir()}
+    assert files == {"0": "/dev/null", "1": str(slot_host.log), "2": str(slot_host.log)}
     lines = slot_host.log.read_text().splitlines()
     assert lines[0] == "of an earlier launch"
     assert lines[1].startswith("--- n-d0 launch 1 at 2")
-    assert lines[2:] == ["/dev/null", "0 1 2 said"]
+    assert lines[2:] == ["out", "err"]
 
 
 def test_a_started_process_outlives_what_started_it(slot_host: SlotHost) -> None:
@@ -175,10 +178,10 @@ def test_files_are_their_owners(slot_host: SlotHost) -> None:
 def test_a_slot_holds_one_launch_at_a_time(slot_host: SlotHost) -> None:
     """A start is refused while anything of an earlier launch lives, be it only a process that left it (spec 7.7)."""
     first = slot_host.start("setsid sleep 60 & exec sleep 60", generation=1)
-    eventually(lambda: len(find_processes(str(slot_host.logs))) == 2)
+    wait_until(lambda: len(find_processes(str(slot_host.logs))) == 2)
 
     os.kill(first["pid"], signal.SIGKILL)
-    eventually(lambda: not lives(first["pid"]))
+    wait_until(lambda: not lives(first["pid"]))
     second = slot_host.ask("start", generation=2)
 
     assert second["state"] == "refused"
@@ -199,7 +202,7 @@ def test_a_start_said_twice_starts_once(slot_host: SlotHost) -> None:
 def test_a_start_said_again_after_the_end_starts_nothing(slot_host: SlotHost) -> None:
     """A generation is launched once (spec 7.10)."""
     slot_host.start("exit 4")
-    eventually(lambda: json.loads(slot_host.record.read_text())["exit_status"] == 4)
+    wait_until(lambda: json.loads(slot_host.record.read_text())["exit_status"] == 4)
 
     again = slot_host.ask("start", argv=["sleep", "60"])
 
@@ -270,16 +273,32 @@ def test_an_end_is_told_with_its_status(slot_host: SlotHost, script: str, status
     slot_host.log.write_text("of an earlier launch\n")
     slot_host.start(script)
 
-    answer = eventually(lambda: (it := slot_host.ask("inspect"))["state"] == "gone" and it)
+    answer = wait_until(lambda: (it := slot_host.ask("inspect"))["state"] == "gone" and it)
 
     assert answer == {"state": "gone", "exit_status": status, "detail": words}
+
+
+def test_a_status_that_is_being_written_is_waited_for(slot_host: SlotHost) -> None:
+    """A look in the moment between the end and its record does not lose the reason (spec 7.5)."""
+    pid = slot_host.start("until [ -e go ]; do sleep 0.01; done; exit 5", workdir=str(slot_host.folder))["pid"]
+    process = slotctl.find_process(pid)
+    assert process
+    os.kill(process.parent, signal.SIGSTOP)
+    (slot_host.folder / "go").touch()
+    wait_until(lambda: not lives(pid))
+    with ThreadPoolExecutor() as pool:
+        looking = pool.submit(slot_host.ask, "inspect")
+        time.sleep(0.2)  # whether the look is early or late, its answer is to be the same
+        os.kill(process.parent, signal.SIGCONT)
+
+    assert looking.result()["exit_status"] == 5
 
 
 def test_only_the_last_lines_are_told(slot_host: SlotHost) -> None:
     """A detail is for reading: neither a long log nor long lines flood it (spec 7.5)."""
     slot_host.start("seq 1000; head -c 9999 /dev/zero | tr '\\0' x; echo; echo last; exit 1")
 
-    answer = eventually(lambda: (it := slot_host.ask("inspect"))["state"] == "gone" and it)
+    answer = wait_until(lambda: (it := slot_host.ask("inspect"))["state"] == "gone" and it)
 
     lines = answer["detail"].splitlines()
     assert lines[-1] == "last"
@@ -291,7 +310,7 @@ def test_a_launch_that_left_processes_is_not_gone(slot_host: SlotHost) -> None:
     """A first process that ends and leaves others, still on the devices, is told apart from an end (spec 7.7, X7)."""
     slot_host.start("sleep 60 & exit 1")
 
-    answer = eventually(lambda: (it := slot_host.ask("inspect"))["state"] == "left" and it)
+    answer = wait_until(lambda: (it := slot_host.ask("inspect"))["state"] == "left" and it)
 
     assert answer["exit_status"] == 1
     assert "exited with status 1; it left process " in answer["detail"]
@@ -340,14 +359,17 @@ def test_a_reused_pid_is_never_signalled(slot_host: SlotHost, innocent: int, dif
     assert lives(innocent)
 
 
-def test_a_signal_goes_only_to_who_was_seen(innocent: int) -> None:
+def test_a_signal_goes_only_to_who_was_seen(innocent: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look and the signal a pid may have gone to another (spec 7.6)."""
     seen = slotctl.find_process(innocent)
     assert seen
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *what: sent.append(what))
 
     slotctl.signal_all([seen._replace(started_at="1")], signal.SIGKILL)
-
-    assert lives(innocent)
+    assert sent == []
+    slotctl.signal_all([seen], signal.SIGTERM)
+    assert sent == [(innocent, signal.SIGTERM)]
 
 
 def test_a_zombie_does_not_live() -> None:
@@ -371,7 +393,7 @@ def test_a_process_whose_first_thread_ended_lives(slot_host: SlotHost) -> None:
         f"ctypes.CDLL(None).syscall({number}, 0)"
     )
     answer = slot_host.ask("start", argv=[sys.executable, "-c", code])
-    eventually(lambda: (process := slotctl.find_process(answer["pid"])) and process.state == "Z")
+    wait_until(lambda: (process := slotctl.find_process(answer["pid"])) and process.state == "Z")
 
     assert slot_host.ask("inspect")["state"] == "running"
     assert slot_host.ask("stop")["state"] == "gone"
@@ -382,7 +404,7 @@ def test_a_process_table_with_odd_names_is_read(tmp_path: Path) -> None:
     odd = tmp_path / "a) S 1 1 (b"
     odd.symlink_to(shutil.which("sleep") or "sleep")
     with subprocess.Popen([odd, "60"]) as child:
-        process = eventually(lambda: (it := slotctl.find_process(child.pid)) and it.name.startswith("a)") and it)
+        process = wait_until(lambda: (it := slotctl.find_process(child.pid)) and it.name.startswith("a)") and it)
         child.kill()
 
     assert process
@@ -393,12 +415,14 @@ def test_a_process_table_with_odd_names_is_read(tmp_path: Path) -> None:
 
 
 def test_a_stop_asks_first(slot_host: SlotHost) -> None:
-    """SIGTERM comes first, once, and what it makes the replica do is waited for (spec 7.6)."""
+    """SIGTERM comes first, once; what it makes the replica do is waited for, and no longer than that (spec 7.6)."""
     slot_host.start("trap 'echo asked; sleep 0.3; echo cleaned; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
     slot_host.wait_for_output("ready")
 
-    answer = slot_host.ask("stop")
+    started_at = time.monotonic()
+    answer = slot_host.ask("stop", grace=30)
 
+    assert time.monotonic() - started_at < 15
     assert answer["state"] == "gone"
     assert slot_host.log.read_text().splitlines()[-2:] == ["asked", "cleaned"]
 
@@ -429,7 +453,7 @@ def test_a_stop_ends_what_ignores_it(slot_host: SlotHost) -> None:
 def test_a_stop_ends_every_descendant(slot_host: SlotHost, script: str) -> None:
     """Those who left the group are found by their mark or their parent, and ended too (spec 7.6, X7)."""
     slot_host.start(script)
-    eventually(lambda: len(find_processes(str(slot_host.folder))) >= 2)
+    wait_until(lambda: len(find_processes(str(slot_host.folder))) >= 2)
 
     answer = slot_host.ask("stop", grace=0.5)
 
@@ -437,21 +461,32 @@ def test_a_stop_ends_every_descendant(slot_host: SlotHost, script: str) -> None:
     assert not find_processes(str(slot_host.folder))
 
 
+def test_a_stop_leaves_the_asking_to_the_leader(slot_host: SlotHost) -> None:
+    """A broker passes SIGTERM on to what it runs in another session: that is not asked a second time (spec 7.6)."""
+    child = "trap 'echo asked' TERM; echo ready; until [ -e done ]; do sleep 0.05; done"
+    on_term = "sleep 0.2; kill $!; sleep 0.2; touch done; wait; exit"
+    slot_host.start(f"setsid sh -c \"{child}\" & trap '{on_term}' TERM; wait", workdir=str(slot_host.folder))
+    slot_host.wait_for_output("ready")
+
+    assert slot_host.ask("stop")["state"] == "gone"
+    assert slot_host.log.read_text().splitlines()[1:] == ["ready", "asked"]
+
+
 @pytest.mark.parametrize("marked", [True, False])
 def test_a_stop_ends_the_group_of_a_dead_leader(slot_host: SlotHost, marked: bool) -> None:
     """A crashed engine's workers are ended, even those that overwrote their environment (spec 7.6, X7)."""
     worker = f'env {"" if marked else "-u PYPTO_SLOT_MARK"} TESTED="$0" sleep 60'
     leader = slot_host.start(f"{worker} & wait")["pid"]
-    [worker_pid] = eventually(lambda: children_of(leader))
-    eventually(lambda: slotctl.find_process(worker_pid).name == "sleep")  # type: ignore[union-attr]  # it is there
+    [worker_pid] = wait_until(lambda: children_of(leader))
+    wait_until(lambda: slotctl.find_process(worker_pid).name == "sleep")  # type: ignore[union-attr]  # it is there
     os.kill(leader, signal.SIGKILL)
-    eventually(lambda: not lives(leader))
+    wait_until(lambda: not lives(leader))
 
     answer = slot_host.ask("stop")
 
     assert answer["state"] == "gone"
     assert not lives(worker_pid)
-    eventually(lambda: slotctl.find_process(leader) is None)  # its supervisor reaps it once the group is empty
+    wait_until(lambda: slotctl.find_process(leader) is None)  # its supervisor reaps it once the group is empty
 
 
 def test_a_stop_of_nothing_is_confirmed(slot_host: SlotHost) -> None:
@@ -499,18 +534,21 @@ def test_a_stop_command_is_run_instead_of_a_signal(slot_host: SlotHost) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop_argv", "words"),
+    ("stop_argv", "grace", "words"),
     [
-        (["sh", "-c", "echo no such job; exit 2"], "the stop command exited with status 2; its log ends:\nno such job"),
-        (["no-such-program"], "the stop command did not run: No such file or directory: no-such-program"),
-        (["sleep", "60"], "the stop command was not done after 0.3 s"),
+        (["sh", "-c", "echo no job; exit 2"], 30, "the stop command exited with status 2; its log ends:\nno job"),
+        (["no-such-program"], 30, "the stop command did not run: No such file or directory: no-such-program"),
+        (["sleep", "60"], 0.3, "the stop command was not done after 0.3 s"),
     ],
+    ids=["fails", "is missing", "hangs"],
 )
-def test_a_stop_command_that_fails_confirms_nothing(slot_host: SlotHost, stop_argv: list[str], words: str) -> None:
+def test_a_stop_command_that_fails_confirms_nothing(
+    slot_host: SlotHost, stop_argv: list[str], grace: float, words: str
+) -> None:
     """The command must succeed; who knows the job then is the broker, so nothing else is ended (spec 7.7)."""
     pid = slot_host.start("exec sleep 60")["pid"]
 
-    answer = slot_host.ask("stop", stop_argv=stop_argv, grace=0.3)
+    answer = slot_host.ask("stop", stop_argv=stop_argv, grace=grace)
 
     assert answer == {"state": "left", "detail": words}
     assert lives(pid)
@@ -520,7 +558,7 @@ def test_what_a_stop_command_leaves_is_killed(slot_host: SlotHost) -> None:
     """A stop command that succeeds and changes nothing on this host is followed by SIGKILL (spec 7.6)."""
     pid = slot_host.start("exec sleep 60")["pid"]
 
-    assert slot_host.ask("stop", stop_argv=["true"], grace=0.2)["state"] == "gone"
+    assert slot_host.ask("stop", stop_argv=["true"], grace=1)["state"] == "gone"
     assert not lives(pid)
 
 
@@ -528,7 +566,7 @@ def test_a_wrapper_that_submitted_is_gone_with_status_0(slot_host: SlotHost) -> 
     """The router takes exit status 0 of a wrapper for `submitted` (spec 7.5)."""
     slot_host.start("exit 0", wrapped=True)
 
-    answer = eventually(lambda: (it := slot_host.ask("inspect", wrapped=True))["state"] == "gone" and it)
+    answer = wait_until(lambda: (it := slot_host.ask("inspect", wrapped=True))["state"] == "gone" and it)
 
     assert answer["exit_status"] == 0
 
@@ -536,7 +574,7 @@ def test_a_wrapper_that_submitted_is_gone_with_status_0(slot_host: SlotHost) -> 
 def test_a_wrapper_whose_work_is_on_the_host_runs(slot_host: SlotHost) -> None:
     """A broker may run the work in a session of its own and return: it is found, and ended, by its mark (spec 7.6)."""
     handle = handle_in(slot_host.start("setsid sleep 60 >/dev/null & exit 0", wrapped=True))
-    eventually(lambda: json.loads(slot_host.record.read_text())["exit_status"] == 0)
+    wait_until(lambda: json.loads(slot_host.record.read_text())["exit_status"] == 0)
 
     assert slot_host.ask("inspect", wrapped=True) == {"state": "running", **handle}
     assert slot_host.ask("stop", wrapped=True)["state"] == "gone"
@@ -622,7 +660,7 @@ def test_a_start_survives_the_loss_of_its_starter(slot_host: SlotHost) -> None:
         starter.stdin.write(slot_host.program("start", argv=["sleep", "60", str(slot_host.folder)]))
         starter.stdin.close()
         files = Path(f"/proc/{starter.pid}/fd")
-        eventually(lambda: any(slot_host.logs in fd.readlink().parents for fd in files.iterdir()))
+        wait_until(lambda: any(slot_host.logs in fd.readlink().parents for fd in files.iterdir()))
         starter.kill()
         starter.wait()
 

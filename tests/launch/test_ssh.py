@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.slots import Hand, eventually, find_processes, kill_processes, lives
+from tests.support.slots import Hand, all_ended, find_processes, lives
 from tests.support.sshd import write_ssh_wrapper
+from tests.support.waiting import wait_until
 
 from pypto_serving_router.core.slot import Gone, Launched, Unknown
 from pypto_serving_router.errors import TransportError
@@ -36,11 +37,10 @@ def hand(tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterato
     put_first_in_path(monkeypatch, sshd.bin)
 
     def make(ssh: str, **fields: Any) -> Hand:
-        options = {"connect_timeout": 1.0, "alive_interval": 1.0}
-        return Hand(tmp_path, "sh", "-c", "exec sleep 60", ssh=ssh, options=options, **fields)
+        return Hand(tmp_path, "sh", "-c", "exec sleep 60", ssh=ssh, **fields)
 
-    yield make
-    kill_processes(str(tmp_path))
+    with all_ended():
+        yield make
 
 
 # --- the command line ------------------------------------------------------------------------
@@ -85,20 +85,29 @@ def test_a_destination_is_never_an_option(hand: Callable[..., Hand], tmp_path: P
         ("host-unknown", "Host key verification failed."),
         ("host-changed", "has changed and you have requested strict checking"),
         ("port-closed", "Connection refused"),
-        ("port-silent", "timed out"),
     ],
 )
 def test_a_host_that_does_not_let_us_in_refuses(hand: Callable[..., Hand], alias: str, words: str) -> None:
-    """Nothing was started, ssh's own words say why, and all of it in bounded time (spec 6.3, 7.3)."""
-    started_at = time.monotonic()
-
+    """Nothing was started, and ssh's own words say why (spec 6.3, 7.3)."""
     answer = hand(alias).start()
 
     assert isinstance(answer, Gone)
     assert answer.refused
     assert answer.detail.startswith(f"ssh {alias}: ")
     assert words in answer.detail
-    assert time.monotonic() - started_at < 10
+
+
+@pytest.mark.ssh
+def test_a_host_that_says_nothing_refuses(hand: Callable[..., Hand]) -> None:
+    """Where a connection is accepted and nothing follows, the wait is bounded (spec 7.3)."""
+    started_at = time.monotonic()
+
+    answer = hand("port-silent", options={"connect_timeout": 1.0}).start()
+
+    assert isinstance(answer, Gone)
+    assert answer.refused
+    assert "timed out" in answer.detail
+    assert time.monotonic() - started_at < 20
 
 
 @pytest.mark.ssh
@@ -141,7 +150,7 @@ def remote(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
     put_first_in_path(monkeypatch, lab.bin)
 
     def make(folder: Path, script: str) -> Hand:
-        options = {"connect_timeout": 2.0, "alive_interval": 1.0}
+        options = {"connect_timeout": 5.0, "alive_interval": 1.0}
         return Hand(folder, "sh", "-c", script, ssh="node01", options=options)
 
     return make
@@ -167,9 +176,9 @@ def test_a_start_that_is_cut_off_never_comes_late(remote: Callable[..., Hand], l
     lab.run_on("node01", ["sh", "-c", f"flock {logs}/n-d0.lock sleep 60 >/dev/null & echo"])
     with ThreadPoolExecutor() as pool:
         starting = pool.submit(one.start, 1)
-        slotctl = eventually(lambda: find_slotctl(lab, "start"))
+        slotctl = wait_until(lambda: find_slotctl(lab, "start"))
         assert slotctl
-        eventually(lambda: has_open(slotctl, "n-d0.lock"))
+        wait_until(lambda: has_open(slotctl, "n-d0.lock"))
         os.kill(slotctl, signal.SIGSTOP)
         lab.drop("node01")
         cut_at = time.monotonic()
@@ -182,7 +191,7 @@ def test_a_start_that_is_cut_off_never_comes_late(remote: Callable[..., Hand], l
     lab.run_on("node01", ["pkill", "-x", "sleep"])
     assert isinstance(one.stop(1, None), Gone)
     os.kill(slotctl, signal.SIGCONT)
-    eventually(lambda: not lives(slotctl))
+    wait_until(lambda: not lives(slotctl))
 
     assert isinstance(one.inspect(1), Gone)
     assert "sleep" not in lab.run_on("node01", ["ps", "-eo", "comm"])
@@ -199,7 +208,7 @@ def test_a_stop_that_is_cut_off_goes_on(remote: Callable[..., Hand], lab: Lab) -
     one.wait_for_log("ready")
     with ThreadPoolExecutor() as pool:
         stopping = pool.submit(one.stop, 1, launched.handle, grace=2.0)
-        slotctl = eventually(lambda: find_slotctl(lab, "stop"))
+        slotctl = wait_until(lambda: find_slotctl(lab, "stop"))
         assert slotctl
         lab.cut("node01")
         cut_at = time.monotonic()
@@ -207,7 +216,7 @@ def test_a_stop_that_is_cut_off_goes_on(remote: Callable[..., Hand], lab: Lab) -
     assert isinstance(answer, Unknown)
     assert time.monotonic() - cut_at < 20
 
-    eventually(lambda: not lives(slotctl))
+    wait_until(lambda: not lives(slotctl))
     assert f" {launched.handle.pid} " not in lab.run_on("node01", ["ps", "-eo", "pid", "--no-headers"])
     lab.heal("node01")
     assert isinstance(one.stop(1, launched.handle), Gone)
@@ -232,7 +241,7 @@ def test_a_pid_that_is_reused_after_a_reboot_is_not_touched(
     )
     lab.run_on("node01", ["sh", "-c", f'{sys.executable} -c "$1" {launched.handle.pid} >/dev/null', "sh", take_pid])
     state = ["ps", "-o", "comm=", "-p", str(launched.handle.pid)]
-    eventually(lambda: "sleep" in lab.run_on("node01", state))
+    wait_until(lambda: "sleep" in lab.run_on("node01", state))
 
     assert isinstance(one.inspect(1, launched.handle), Gone)
     assert isinstance(one.stop(1, launched.handle, grace=0), Gone)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import uvloop
+from tests.support.processes import TEST_MARK, end_marked
+from tests.support.waiting import wait_until
 
 from pypto_serving_router.config.model import HostSpec, SlotSpec
 from pypto_serving_router.core.ids import SlotId
@@ -21,22 +22,11 @@ from pypto_serving_router.launch import slotctl
 from pypto_serving_router.launch.launcher import Launcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from pypto_serving_router.core.slot import ProcessHandle, Unknown
 
-_Found = TypeVar("_Found")
-
 PROGRAM = Path(slotctl.__file__).read_text(encoding="utf-8")
-
-
-def eventually(look: Callable[[], _Found], *, timeout: float = 10.0) -> _Found:
-    """Look until there is something to see, and give that."""
-    give_up_at = time.monotonic() + timeout
-    while not (found := look()):
-        assert time.monotonic() < give_up_at, "it did not happen in time"
-        time.sleep(0.01)
-    return found
 
 
 def lives(pid: int) -> bool:
@@ -56,17 +46,16 @@ def find_processes(word: str) -> list[int]:
     return found
 
 
-def kill_processes(word: str) -> None:
-    """Kill the processes whose command line or environment contains a word, and see them go."""
-
-    def kill() -> bool:
-        found = find_processes(word)
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return not found
-
-    eventually(kill)
+@contextlib.contextmanager
+def all_ended() -> Iterator[None]:
+    """Kill in the end whatever was launched meanwhile, and the supervisors of that."""
+    mark = uuid4().hex
+    os.environ[TEST_MARK] = mark
+    try:
+        yield
+    finally:
+        end_marked(TEST_MARK, mark)
+        del os.environ[TEST_MARK]
 
 
 class SlotHost:
@@ -116,7 +105,7 @@ class SlotHost:
 
     def wait_for_output(self, text: str) -> None:
         """Wait until the log contains a text."""
-        eventually(lambda: self.log.exists() and text in self.log.read_text(encoding="utf-8"))
+        wait_until(lambda: self.log.exists() and text in self.log.read_text(encoding="utf-8"))
 
 
 class Hand:
@@ -163,7 +152,7 @@ class Hand:
             answers.append(self.inspect(launched.generation, launched.handle))
             return isinstance(answers[-1], Gone)
 
-        eventually(ended)
+        wait_until(ended)
         assert isinstance(answers[-1], Gone)
         return answers[-1]
 
@@ -175,5 +164,5 @@ class Hand:
             read[0] = self.log()
             return text in read[0]
 
-        eventually(written)
+        wait_until(written)
         return read[0]

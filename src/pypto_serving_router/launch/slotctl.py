@@ -375,11 +375,12 @@ def inspect(job: Job) -> Answer:
     slot = Slot(job)
     record, handle = find_launch(slot, job)
     family = find_family(slot.is_ours, handle)
-    status = record.get("exit_status")
-    submitted = job["wrapped"] and status == 0  # a broker has it, or has left it running on this host
-    if handle and ((family.leader and family.leader.lives) or (submitted and family.living)):
+    if handle and family.leader and family.leader.lives:
         return {"state": "running", **handle}
+    status = read_status(slot, family.leader) if record else None
     detail = tell_end(status, handle)
+    if family.living and handle and job["wrapped"] and status == 0:  # a broker left it running on this host
+        return {"state": "running", **handle}
     if family.living:
         return {"state": "left", "exit_status": status, "detail": f"{detail}; it left {describe(family.living)}"}
     if job["wrapped"] and handle and status is None:
@@ -395,6 +396,16 @@ def find_launch(slot: Slot, job: Job) -> tuple[Record, Handle | None]:
     if record["generation"] != slot.generation:
         record = {}
     return record, record.get("handle") or job["handle"]  # a folder for temporary files may have been swept
+
+
+def read_status(slot: Slot, zombie: Process | None) -> int | None:
+    """Read how the launch of the record ended, which is written down before the process is reaped."""
+    give_up_at = time.monotonic() + 2.0
+    while True:
+        status: int | None = slot.read().get("exit_status")
+        if status is not None or not zombie or time.monotonic() > give_up_at:
+            return status
+        time.sleep(0.02)
 
 
 def tell_end(status: int | None, handle: Handle | None) -> str:
@@ -432,8 +443,7 @@ def stop(job: Job) -> Answer:
     left = end_family(slot, handle, seen, kill_at)
     if left:
         return {"state": "left", "detail": "still there after SIGKILL: " + describe(left)}
-    status = find_launch(slot, job)[0].get("exit_status")
-    return {"state": "gone", "exit_status": status, "detail": tell_end(status, handle)}
+    return {"state": "gone", "exit_status": None, "detail": "stopped" if handle else tell_end(None, None)}
 
 
 def run_stop_command(slot: Slot, job: Job) -> str | None:
