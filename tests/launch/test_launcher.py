@@ -150,7 +150,7 @@ def test_a_command_without_an_answer_is_told_as_an_error(
 @pytest.mark.parametrize("page", ["brokers", "ssh"])
 def test_the_fleet_files_that_are_shown_are_accepted(page: str) -> None:
     """An operator who copies a fleet file from the pages on launching gets slots that can be launched (spec 2.3)."""
-    text = Path(f"docs/how-to/{page}.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / f"{page}.md").read_text(encoding="utf-8")
     examples = re.findall(r"^ *```json\n(.*?)```", text, re.DOTALL | re.MULTILINE)
     assert len(examples) == 2
 
