@@ -214,6 +214,19 @@ def test_equal_loads_go_to_the_fewest_pins() -> None:
     assert [replica.pins for replica in replicas] == [5, 5, 5]
 
 
+def test_a_pin_lost_while_a_request_is_in_flight_counts_afterwards() -> None:
+    """spec 3.4: what lowered a replica's pins while its load was up is remembered when the load goes down."""
+    other, loser = make("other"), make("loser")
+    other.pins = loser.pins = 2
+    balancer = balancer_of(other, loser)
+    lease = balancer.acquire(loser)
+    loser.pins -= 1
+    balancer.lowered(loser)
+    lease.release()
+
+    assert balancer.acquire().replica is loser
+
+
 def test_affinity_hits_do_not_advance_the_rotation() -> None:
     """spec 3.4: a pinned request between two new sessions changes nothing about where the second one goes."""
     first, second = make("a"), make("b")
@@ -334,9 +347,11 @@ def test_a_draining_replica_tells_when_it_is_idle() -> None:
 
 
 def test_a_removed_replica_gets_nothing() -> None:
-    """spec 3.8, 7.10: a removed replica is never chosen, and takes no other's place in the table with it."""
+    """spec 3.8, 7.10: a removed replica is never chosen or waited for, and takes no other's place with it."""
     old, new = make("slot"), make("slot")
     balancer = balancer_of(old)
+    told: list[Replica] = []
+    balancer.on_idle = told.append
     lease = balancer.acquire()
     balancer.remove(old)
     balancer.add(new)
@@ -347,7 +362,7 @@ def test_a_removed_replica_gets_nothing() -> None:
 
     assert dict(balancer.replicas) == {"slot": new}
     assert balancer.acquire(old).replica is new
-    assert (old.available, old.outstanding) == (False, 0)
+    assert (old.available, old.outstanding, told) == (False, 0, [])
 
 
 def test_two_replicas_cannot_share_an_id() -> None:

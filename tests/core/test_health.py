@@ -52,6 +52,8 @@ def test_an_owned_replica_is_promoted_by_its_first_success() -> None:
 def test_a_refusal_counts_at_once_and_once() -> None:
     """spec 5.4: a refused connect takes the replica out, a second one changes nothing, one success brings it back."""
     health = Health(healthy=True)
+    health.record(success=False)
+    assert repr(health) == "<Health healthy, 1 against>"
 
     assert [health.down(), health.down()] == [True, False]
     assert repr(health) == "<Health unhealthy, 0 against>"

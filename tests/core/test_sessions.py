@@ -228,6 +228,38 @@ def test_a_dropped_replica_is_forgotten_at_once() -> None:
     assert table.get("kept", 1.0) is other
 
 
+def test_each_pin_is_counted_for_what_ended_it() -> None:
+    """spec 3.6, 3.7, 3.8: a dropped pin is neither expired nor evicted when its remains are removed."""
+    replicas = [make(f"r{n}") for n in range(3)]
+    table = SessionTable(ttl=TTL, capacity=2)
+    for n, replica in enumerate(replicas):
+        table.end(table.pin(f"s{n}", replica, 0.0), 0.0)
+    assert (table.expired, table.evicted, table.dropped) == (0, 1, 0)
+    table.drop(replicas[1])
+
+    table.sweep(TTL, 100)
+    assert (table.expired, table.evicted, table.dropped) == (1, 1, 1)
+
+    for n, replica in enumerate((make("a"), make("b"), make("c"))):
+        table._clean_shard = lambda: 0  # type: ignore[method-assign]  # so that remains are met by an eviction
+        table.end(table.pin(f"t{n}", replica, TTL), TTL)
+        if n == 0:
+            table.drop(replica)
+    table.end(table.pin("t3", make("d"), TTL), TTL)
+    assert (table.expired, table.evicted, table.dropped) == (1, 2, 2)
+
+
+def test_a_forgotten_pin_keeps_no_other_alive() -> None:
+    """spec 3.7: a request longer than its pin does not hold on to the pins that were next to it."""
+    table, replica = SessionTable(ttl=TTL, capacity=2), make()
+    first, middle = table.pin("first", replica, 0.0), table.pin("middle", replica, 1.0)
+    table.pin("last", replica, 2.0)
+    table.pin("after", replica, 3.0)
+
+    for pin in (first, middle):
+        assert pin.before is pin.after is table._idle
+
+
 def test_a_session_of_a_dropped_replica_is_pinned_anew() -> None:
     """spec 3.8: the end of a request on the old replica does not touch the session's new pin."""
     table, gone, other = SessionTable(ttl=TTL, capacity=10), make("gone"), make("other")
