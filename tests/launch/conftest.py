@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,15 @@ def slot_host(tmp_path: Path) -> Iterator[SlotHost]:
     """A slot on this machine; whatever its launches leave is killed."""
     with all_ended():
         yield SlotHost(tmp_path)
+
+
+@pytest.fixture
+def innocent() -> Iterator[int]:
+    """A process that has nothing to do with us, and leads a group as ours do."""
+    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    yield process.pid
+    process.kill()
+    process.wait()
 
 
 @pytest.fixture(scope="session")

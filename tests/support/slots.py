@@ -58,6 +58,11 @@ def all_ended() -> Iterator[None]:
         del os.environ[TEST_MARK]
 
 
+def handle_in(answer: dict[str, Any]) -> dict[str, Any]:
+    """Take the handle out of an answer."""
+    return {key: answer[key] for key in ("pid", "started_at", "boot_id")}
+
+
 class SlotHost:
     """This machine as a host: `ask` runs the program as the launcher does, for one slot with a log of its own."""
 

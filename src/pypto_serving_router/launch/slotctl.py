@@ -122,10 +122,11 @@ def read_boot_id() -> str:
         return file.read().strip()
 
 
-def find_family(is_ours: Callable[[str], bool], handle: Handle | None, seen: dict[int, str] | None = None) -> Family:
+def find_family(mark: str, handle: Handle | None, seen: dict[int, str] | None = None) -> Family:
     """Find the processes of a launch: those of the handle's session, those with its mark, and their descendants.
 
-    `seen` remembers them between rounds, as a descendant is hard to recognise once its parent has gone.
+    A mark is recognised by its beginning. `seen` keeps who was found in earlier rounds: a descendant is hard to
+    recognise once its parent has gone.
     """
     seen = {} if seen is None else seen
     table = list_processes()
@@ -134,7 +135,9 @@ def find_family(is_ours: Callable[[str], bool], handle: Handle | None, seen: dic
         leader = None  # somebody else, who got its pid
     # A group outlives its leader. Without the leader nothing proves that a group of that number is ours.
     ours = {pid for pid, process in table.items() if leader and leader.pid in (process.group, process.session)}
-    ours |= {pid for pid, process in table.items() if seen.get(pid) == process.started_at or is_ours(read_mark(pid))}
+    ours |= {
+        pid for pid, process in table.items() if seen.get(pid) == process.started_at or read_mark(pid).startswith(mark)
+    }
     children = ours
     while children:
         children = {pid for pid, process in table.items() if process.parent in ours} - ours
@@ -169,15 +172,8 @@ class Slot:
         self.log = os.path.abspath(os.path.expanduser(job["log"]))
         self.base: str = os.path.splitext(self.log)[0]
         self.generation: int = job["generation"]
-        self.mark = f"{self.base}#{self.generation}"
-
-    def is_ours(self, mark: str) -> bool:
-        """Tell whether a mark is that of the launch."""
-        return mark == self.mark
-
-    def is_slots(self, mark: str) -> bool:
-        """Tell whether a mark is that of any launch of the slot."""
-        return mark.startswith(self.base + "#")
+        self.marks = f"{self.base}#"  # the beginning that the marks of all the slot's launches have in common
+        self.mark = f"{self.marks}{self.generation}#"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
@@ -257,7 +253,7 @@ def start(job: Job) -> Answer:
             latest = max(record["fence"], record["generation"])
             if slot.generation <= latest:
                 return refused(f"the fence is up: this is launch {slot.generation}, and the slot is at {latest}")
-            earlier = find_family(slot.is_slots, record.get("handle")).living
+            earlier = find_family(slot.marks, record.get("handle")).living
             if earlier:
                 return refused("an earlier process of this slot lives: " + describe(earlier))
             log = os.open(slot.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -374,7 +370,7 @@ def inspect(job: Job) -> Answer:
     """Tell whether the launch runs, is gone, or has ended and left processes behind."""
     slot = Slot(job)
     record, handle = find_launch(slot, job)
-    family = find_family(slot.is_ours, handle)
+    family = find_family(slot.mark, handle)
     if handle and family.leader and family.leader.lives:
         return {"state": "running", **handle}
     status = read_status(slot, family.leader) if record else None
@@ -431,7 +427,7 @@ def stop(job: Job) -> Answer:
             slot.write({**record, "fence": slot.generation})
     handle = find_launch(slot, job)[1]
     seen: dict[int, str] = {}
-    family = find_family(slot.is_ours, handle, seen)
+    family = find_family(slot.mark, handle, seen)
     # A stop command knows only the slot's name: it must not end a newer launch that has taken the slot.
     if job["stop_argv"] and (handle or family.living) and not newer:
         failure = run_stop_command(slot, job)
@@ -468,7 +464,7 @@ def end_family(slot: Slot, handle: Handle | None, seen: dict[int, str], kill_at:
     asked: set[tuple[int, str]] = set()
     pause = 0.02
     while True:
-        family = find_family(slot.is_ours, handle, seen)
+        family = find_family(slot.mark, handle, seen)
         now = time.monotonic()
         if not family.living or now > kill_at + KILL_PATIENCE:
             return family.living
