@@ -397,6 +397,8 @@ def test_phases() -> None:
     balancer = balancer_of(static, owned)
     assert (static.phase, owned.phase) == (Phase.READY, Phase.STARTING)
 
+    balancer.set_ready(static, True, 2.0, error="connection refused")
+    assert (static.phase, static.ever_ready) == (Phase.READY, False)
     balancer.set_ready(static, False, 3.0, error="connection refused")
     assert (static.phase, static.since, static.last_error) == (Phase.STARTING, 3.0, "connection refused")
 

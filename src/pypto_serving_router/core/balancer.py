@@ -196,10 +196,10 @@ class Balancer:
         self._withdraw(replica)
 
     def set_ready(self, replica: Replica, ready: bool, now: float, *, error: str | None = None) -> None:  # noqa: FBT001 - the name says it
-        """Record health's judgement; `error` replaces the last one if given."""
+        """Record health's judgement, after a failure if there was an `error`, which then replaces the last one."""
         phase = replica.phase
         replica.ready = ready
-        if ready:
+        if ready and error is None:  # one failed probe alone leaves a static replica ready, too
             replica.ever_ready = True
         if error is not None:
             replica.last_error = error
