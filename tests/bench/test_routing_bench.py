@@ -1,0 +1,34 @@
+"""The benchmark of the routing core: a short run of it, and the bounds that hold on any machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_routing_stays_within_generous_bounds() -> None:
+    """spec 3.7, 3.9, 8: a placement costs microseconds however many the replicas, a pin is small, nothing stalls."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "bench.routing", "--quick", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    figures = json.loads(ran.stdout)
+
+    placement = figures["placement, µs"]
+    assert all(0 < value < 100 for value in placement.values())
+    few, many = (placement[f"{count} replicas, known session"] for count in (10, 1000))
+    assert many < 10 * few  # a scan of the replicas would cost forty times as much
+
+    assert 0 < figures["memory, bytes a pin"]["tracemalloc, in long use"] < 300
+    assert all(value < 50 for value in figures["stalls, ms"].values())
+    assert figures["session id in a body"]["µs, 2 KB"] < 200
+    assert figures["health checks"]["µs of CPU a probe"] < 10_000
