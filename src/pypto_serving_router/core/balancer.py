@@ -80,8 +80,9 @@ class Replica:
     """
 
     __slots__ = (
-        "authority", "available", "draining", "dropped", "ever_ready", "generation", "host", "id", "last_error", "outstanding",
-        "owned", "pins", "port", "queued", "ready", "removed", "routed", "scheme", "since", "slot", "turn",
+        "authority", "available", "draining", "dropped", "ever_ready", "generation", "host", "id", "last_error",
+        "outstanding", "owned", "pins", "port", "queued", "ready", "removed", "routed", "scheme", "since", "slot",
+        "turn",
     )  # fmt: skip
 
     def __init__(
@@ -143,7 +144,7 @@ class Replica:
 class Lease(msgspec.Struct, gc=False, eq=False):
     """A request's place on a replica, counted as outstanding until released.
 
-    It is not tracked by the garbage collector: nothing it refers to ever refers back to it.
+    It is not tracked by the garbage collector: whoever holds it lets go of it when the request is over.
     """
 
     balancer: Balancer
