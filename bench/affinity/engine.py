@@ -10,7 +10,7 @@ import os
 import signal
 from typing import NoReturn
 
-import xllamacpp
+import xllamacpp  # type: ignore[import-not-found] # runs in the engine's environment
 
 _HTTP_THREADS = 64
 """The server gives a thread to each connection that is kept open; with few, a router's idle ones would stall it."""

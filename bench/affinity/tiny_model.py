@@ -16,9 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gguf
-import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+# It runs in the engine's environment.
+import gguf  # type: ignore[import-not-found]
+import numpy as np  # type: ignore[import-not-found]
+from tokenizers import (  # type: ignore[import-not-found]
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    trainers,
+)
 
 _BEGIN, _END, _PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 _TEMPLATE = (
