@@ -39,8 +39,10 @@ class Goal:
     must: tuple[Bound, ...]
     win: Bound | None = None
     at_least: bool = False
-    full: str = ""
-    """A figure in percent that must be near 100 for the comparison to mean anything."""
+    saturated: bool = False
+    """Means something only if the proxies' cores were full."""
+    quiet: bool = False
+    """Means something only if nothing else ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,12 @@ class Outcome:
     verdict: Verdict
     value: float | None
     note: str
-    partial: bool = False
-    """A proxy that a bound names was not measured (the verdict is on the rest), or did not get its full load."""
+    doubtful: bool = False
+    """The verdict is on part of the bounds, because a proxy was not measured, or on figures that may not hold."""
 
 
+_FULL_PCT = 85
+_QUIET_PCT = 20
 _TWO = ("nginx", "haproxy")
 _NGINX = ("nginx",)
 _VLLM = ("vllm-router",)
@@ -69,14 +73,14 @@ GOALS = (
     Goal("200 KiB, session in the body: µs CPU", "bigbody", "cpu_us", (Bound(2.0, _NGINX),), Bound(1.0, _NGINX)),
     Goal("event, all at once: µs CPU", "ssebatch", "cpu_us", _EVENT, Bound(0.95, _TWO)),
     Goal("event, spread out: µs CPU", "sse", "cpu_us", _EVENT, Bound(0.95, _TWO)),
-    Goal("added latency p50, ms", "lat", "added_lat_p50", _LATE, Bound(1.0, _NGINX)),
-    Goal("added latency p99, ms", "lat", "added_lat_p99", _LATE, Bound(1.0, _NGINX)),
-    Goal("added time to first byte p50, ms", "ttft", "added_ttfb_p50", _LATE, Bound(1.0, _NGINX)),
-    Goal("added time to first byte p99, ms", "ttft", "added_ttfb_p99", _LATE, Bound(1.0, _NGINX)),
+    Goal("added latency p50, ms", "lat", "added_lat_p50", _LATE, Bound(1.0, _NGINX), quiet=True),
+    Goal("added latency p99, ms", "lat", "added_lat_p99", _LATE, Bound(1.0, _NGINX), quiet=True),
+    Goal("added time to first byte p50, ms", "ttft", "added_ttfb_p50", _LATE, Bound(1.0, _NGINX), quiet=True),
+    Goal("added time to first byte p99, ms", "ttft", "added_ttfb_p99", _LATE, Bound(1.0, _NGINX), quiet=True),
     Goal("memory of an idle stream, KiB", "idle", "rss_kib_stream", (Bound(8),), Bound(5)),
     Goal("memory of an idle stream, many, KiB", "idle10k", "rss_kib_stream", (Bound(8),), Bound(5)),
     Goal(
-        "saturated requests/s", "sat", "rps", (Bound(0.8, _NGINX),), Bound(1.0, _NGINX), at_least=True, full="busy_pct"
+        "saturated requests/s", "sat", "rps", (Bound(0.8, _NGINX),), Bound(1.0, _NGINX), at_least=True, saturated=True
     ),
     Goal("slow reader, MiB a stream", "slow", "grown_mib_stream", (Bound(1),)),
     Goal("client leaves midway, worst ms", "leave", "midway_max", (Bound(50),)),
@@ -96,26 +100,29 @@ def judge(goal: Goal, table: Mapping[str, Row]) -> Outcome:
     if bad := number(mine, "bad"):
         return Outcome(goal, Verdict.MISS, value, f"{bad:.0f} bad answers void it")
     checks = [_check(goal, bound, value, table) for bound in goal.must]
-    slack = _not_full(goal, table)
-    note = "; ".join(filter(None, [*(check.note for check in checks), slack]))
+    doubt = _doubt(goal, table)
+    note = "; ".join(filter(None, [*(check.note for check in checks), doubt]))
     known = [check.holds for check in checks if check.holds is not None]
-    partial = len(known) < len(checks) or any(check.partial for check in checks) or bool(slack)
+    doubtful = len(known) < len(checks) or any(check.partial for check in checks) or bool(doubt)
     if not known:
         return Outcome(goal, Verdict.UNKNOWN, value, note)
     if not all(known):
-        return Outcome(goal, Verdict.MISS, value, note, partial)
+        return Outcome(goal, Verdict.MISS, value, note, doubtful)
     won = goal.win is not None and _check(goal, goal.win, value, table).holds
-    return Outcome(goal, Verdict.WIN if won else Verdict.PASS, value, note, partial)
+    return Outcome(goal, Verdict.WIN if won else Verdict.PASS, value, note, doubtful)
 
 
-def _not_full(goal: Goal, table: Mapping[str, Row]) -> str:
-    """Say which of the proxies compared had time left, where they should have had none."""
-    if not goal.full:
-        return ""
+def _doubt(goal: Goal, table: Mapping[str, Row]) -> str:
+    """Say what about the circumstances of a comparison makes it doubtful."""
     names = [OURS, *(name for bound in goal.must for name in bound.of)]
-    loads = [(name, number(table.get(name), goal.full)) for name in names]
-    slack = [f"{name} {load:.0f} %" for name, load in loads if load is not None and load < 85]
-    return f"core not full: {', '.join(slack)}" if slack else ""
+    busy = [(name, share) for name in names if (share := number(table.get(name), "busy_pct")) is not None]
+    slack = [f"{name} {share:.0f} %" for name, share in busy if share < _FULL_PCT]
+    if goal.saturated and slack:
+        return f"core not full: {', '.join(slack)}"
+    others = max((number(table.get(name), "others_pct") or 0.0 for name in names), default=0.0)
+    if goal.quiet and others > _QUIET_PCT:
+        return f"something else took {others:.0f} % of a core"
+    return ""
 
 
 class _Check(NamedTuple):

@@ -24,11 +24,12 @@ from pathlib import Path
 
 import uvloop
 from bench.catalogue import COMMANDS, HERE, OURS, Programs
-from bench.load import Load, Tally, hold_streams
+from bench.load import Load, hold_streams
 from bench.machine import cores, raise_file_limit, require_linux
 from bench.processes import cpu_usage, pin, resident_memory
 from bench.proxy import Address, Proxy, Setting
 from bench.script import Script
+from bench.tally import Tally
 from bench.wire import get
 
 _STUBS = 2

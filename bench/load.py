@@ -7,39 +7,15 @@ requests start on a fixed timetable, spread over the connections; late ones star
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import cast
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
+from bench.client import Client
 from bench.script import Script
+from bench.tally import Report, Tally
 from bench.wire import Session, conversation
 
 _now = time.monotonic_ns
-_LAST_CHUNK = b"0\r\n\r\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A sample of durations, in milliseconds."""
-
-    count: int
-    p50: float
-    p90: float
-    p99: float
-    max: float
-
-
-def spread(nanoseconds: Sequence[int]) -> Spread:
-    """Return the percentiles of a sample; of an empty one, zeros."""
-    ordered = sorted(nanoseconds)
-    if not ordered:
-        return Spread(0, 0.0, 0.0, 0.0, 0.0)
-
-    def at(share: float) -> float:
-        return ordered[min(len(ordered) - 1, int(len(ordered) * share))] / 1e6
-
-    return Spread(len(ordered), at(0.5), at(0.9), at(0.99), ordered[-1] / 1e6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,220 +36,6 @@ class Load:
     session: Session = "header"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What came back."""
-
-    seconds: float
-    requests: int
-    opened: int
-    """Streams held open (only of `hold_streams`)."""
-    events: int
-    reads: int
-    """Reads that carried events; fewer than events means that events came merged."""
-    latency: Spread
-    first_byte: Spread
-    gap: Spread
-    relay: Spread
-    short: int
-    """Streams that ended without their number of events."""
-    broken: int
-    """Connections that were lost during an answer."""
-    refused: int
-    """Answers other than 200."""
-    anonymous: int
-    """Answers without a session id."""
-    errors: tuple[str, ...]
-
-    @property
-    def bad(self) -> int:
-        """Answers that were not what they should be; any voids the figures."""
-        return self.short + self.broken + self.refused + len(self.errors)
-
-    @property
-    def per_second(self) -> float:
-        return self.requests / self.seconds if self.seconds else 0.0
-
-
-@dataclass(slots=True)
-class Tally:
-    """What the clients of one run note down."""
-
-    started: int = 0
-    answered: int = 0
-    opened: int = 0
-    events: int = 0
-    reads: int = 0
-    short: int = 0
-    broken: int = 0
-    lost: int = 0
-    refused: int = 0
-    anonymous: int = 0
-    latency: list[int] = field(default_factory=list)
-    first_byte: list[int] = field(default_factory=list)
-    gap: list[int] = field(default_factory=list)
-    relay: list[int] = field(default_factory=list)
-    errors: set[str] = field(default_factory=set)
-
-    def report(self, seconds: float) -> Report:
-        return Report(
-            seconds=seconds,
-            requests=self.answered,
-            opened=self.opened,
-            events=self.events,
-            reads=self.reads,
-            latency=spread(self.latency),
-            first_byte=spread(self.first_byte),
-            gap=spread(self.gap),
-            relay=spread(self.relay),
-            short=self.short,
-            broken=self.broken,
-            refused=self.refused,
-            anonymous=self.anonymous,
-            errors=tuple(sorted(self.errors)[:5]),
-        )
-
-
-class _Reading(IntEnum):
-    """Where a client is in an answer."""
-
-    HEAD = 0
-    LENGTH = 1
-    CHUNKS = 2
-    TO_THE_END = 3
-
-
-class _Client(asyncio.Protocol):
-    """One connection, and the request it repeats."""
-
-    __slots__ = (
-        "_begun",
-        "_buffer",
-        "_events",
-        "_last_event",
-        "_left",
-        "_reading",
-        "_run",
-        "_seen",
-        "_tail",
-        "busy",
-        "request",
-        "transport",
-    )
-    transport: asyncio.Transport
-
-    def __init__(self, run: "_Run", request: bytes) -> None:
-        self._run = run
-        self.request = request
-        self.busy = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
-
-    def send(self) -> None:
-        if self.transport.is_closing():
-            return  # closed before its first request; `lost` has dealt with it
-        self._run.tally.started += 1
-        self._buffer = b""
-        self._tail = b""
-        self._reading = _Reading.HEAD
-        self._left = -1
-        self._events = 0
-        self._last_event = 0
-        self._seen = False
-        self.busy = True
-        self._begun = _now()
-        self.transport.write(self.request)
-
-    def data_received(self, data: bytes) -> None:
-        now = _now()
-        if self._reading is _Reading.HEAD:
-            rest = self._head(data)
-            if not rest and self._left != 0:
-                return
-            data = rest
-        if data and not self._seen:
-            self._seen = True
-            self._run.tally.first_byte.append(now - self._begun)
-        if self._reading is _Reading.LENGTH:
-            self._left -= len(data)
-            if self._left <= 0:
-                self._done(now)
-        else:
-            self._stream(data, now)
-
-    def _head(self, data: bytes) -> bytes:
-        """Take the answer's head from the data; return what follows it."""
-        tally = self._run.tally
-        buffer = self._buffer + data
-        end = buffer.find(b"\r\n\r\n")
-        if end < 0:
-            self._buffer = buffer
-            return b""
-        self._buffer = b""
-        head = buffer[:end].lower()
-        if not head.startswith(b"http/1.1 200"):
-            tally.refused += 1
-            tally.errors.add(buffer[:200].decode("latin1"))
-        if b"\r\nx-session-id:" not in head:
-            tally.anonymous += 1
-        at = head.find(b"\r\ncontent-length:")
-        if at >= 0:
-            stop = head.find(b"\r\n", at + 2)
-            self._left = int(head[at + 17 : stop if stop >= 0 else len(head)])
-            self._reading = _Reading.LENGTH
-        elif b"\r\ntransfer-encoding:" in head:
-            self._reading = _Reading.CHUNKS
-        else:
-            self._reading = _Reading.TO_THE_END
-        return buffer[end + 4 :]
-
-    def _stream(self, data: bytes, now: int) -> None:
-        """Count the events in a piece of a stream, and find its end."""
-        run = self._run
-        joined = self._tail + data
-        new = joined.count(b"\n\n") - self._tail.count(b"\n\n")
-        if new:
-            tally = run.tally
-            at = data.find(b'"t":')
-            if at >= 0 and (stamp := data[at + 4 : at + 23]).isdigit():
-                tally.relay.append(now - int(stamp))
-            if self._last_event:
-                tally.gap.append(now - self._last_event)
-            self._last_event = now
-            tally.reads += 1
-            if not self._events:
-                run.opened()
-            self._events += new
-        if joined.endswith(_LAST_CHUNK) and self._reading is _Reading.CHUNKS:
-            self._done(now)
-        else:
-            self._tail = joined[-4:]
-
-    def _done(self, now: int) -> None:
-        tally = self._run.tally
-        self.busy = False
-        tally.answered += 1
-        tally.latency.append(now - self._begun)
-        tally.events += self._events
-        if self._run.expected and self._events != self._run.expected:
-            tally.short += 1
-        self._run.answered(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._run.closing:
-            return
-        tally = self._run.tally
-        if self.busy:
-            self.busy = False
-            tally.broken += 1
-            tally.answered += 1
-            tally.events += self._events
-            tally.errors.add(repr(exc))
-        tally.lost += 1
-        self._run.lost(self)
-
-
 class _Run:
     """One run of a load."""
 
@@ -289,7 +51,7 @@ class _Run:
         self._all_open = asyncio.Event()
         self._reconnecting: set[asyncio.Task[None]] = set()
         self._clients = [
-            _Client(
+            Client(
                 self,
                 conversation(i, script=script, body_bytes=load.body_bytes, session=load.session),
             )
@@ -298,7 +60,7 @@ class _Run:
 
     # --- what clients report --------------------------------------------------------------------
 
-    def answered(self, client: _Client) -> None:
+    def answered(self, client: Client) -> None:
         if not self._load.rate and self._more():
             client.send()
         else:
@@ -309,7 +71,7 @@ class _Run:
         if self.tally.opened == self._load.connections:
             self._all_open.set()
 
-    def lost(self, client: _Client) -> None:
+    def lost(self, client: Client) -> None:
         # A proxy that drops every connection must not keep us reconnecting for ever.
         if not self._load.rate and not self._load.script.hold and self._more() and self.tally.lost < 5000:
             task = asyncio.ensure_future(self._reconnect(client))
@@ -329,10 +91,10 @@ class _Run:
 
     # --- the run --------------------------------------------------------------------------------
 
-    async def _connect(self, client: _Client) -> None:
+    async def _connect(self, client: Client) -> None:
         await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", self._load.port)
 
-    async def _reconnect(self, client: _Client) -> None:
+    async def _reconnect(self, client: Client) -> None:
         try:
             await self._connect(client)
         except OSError as exc:

@@ -74,7 +74,7 @@ def _goal(outcome: Outcome) -> str:
         return f"{sign} {b}" if b else ""
 
     must = ", ".join(map(bound, goal.must))
-    verdict = f"**{outcome.verdict}**{', in part' if outcome.partial else ''}"
+    verdict = f"**{outcome.verdict}**{', in doubt' if outcome.doubtful else ''}"
     return _line([goal.title, show(outcome.value), must, bound(goal.win), outcome.note, verdict])
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.catalogue import Programs
-from bench.load import Load, Report, run_load
+from bench.load import Load, run_load
 from bench.processes import cpu_usage, machine_busy, pin, taking_turns
 from bench.proxy import Proxy
 from bench.stub import Stats
+from bench.tally import Report
 
 Figures = dict[str, float | str]
 """The figures of one run of a measure, by name; behaviour is told in words."""

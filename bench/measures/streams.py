@@ -3,11 +3,12 @@
 import asyncio
 import time
 
-from bench.load import Load, Tally, hold_streams, run_load
+from bench.load import Load, hold_streams, run_load
 from bench.measures.context import Context, Figures, measured, wait_until
 from bench.processes import cpu_usage, resident_memory
 from bench.proxy import Proxy
 from bench.script import Script
+from bench.tally import Tally
 
 _INTERVAL_MS = 20
 

@@ -10,7 +10,6 @@ import pytest
 from bench.catalogue import NotFound, Programs
 from bench.goals import GOALS, Bound, Goal, Verdict, judge
 from bench.growth import addresses, buckets, quantile_bounds
-from bench.load import spread
 from bench.measures.registry import MEASURES
 from bench.measures.saturation import parse_wrk
 from bench.plots import Dot, draw, write_plots
@@ -18,6 +17,7 @@ from bench.script import Script, find
 from bench.startup import imports
 from bench.summary import Results, Row, rows
 from bench.tables import report, show
+from bench.tally import spread
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,7 +61,7 @@ def test_missing_peers_are_said() -> None:
     part = judge(CPU, table(ours=10.0, nginx=30.0))
     none = judge(CPU, table(ours=10.0))
 
-    assert (part.verdict, part.partial) == (Verdict.WIN, True)
+    assert (part.verdict, part.doubtful) == (Verdict.WIN, True)
     assert "vllm-router not measured" in part.note
     assert none.verdict is Verdict.UNKNOWN
     assert judge(CPU, table(nginx=10.0)).verdict is Verdict.UNKNOWN
@@ -91,6 +91,7 @@ def test_more_requests_are_better() -> None:
     assert judge(goal, full).verdict is Verdict.PASS
     assert judge(goal, slack).verdict is Verdict.WIN
     assert "core not full: nginx 40 %" in judge(goal, slack).note
+    assert (judge(goal, full).doubtful, judge(goal, slack).doubtful) == (False, True)
     assert judge(goal, {**full, "ours": {"rps": 79.0, "busy_pct": 99, "bad": 0}}).verdict is Verdict.MISS
 
 
@@ -100,6 +101,17 @@ def test_an_added_latency_of_nothing_is_no_yardstick() -> None:
     figures = {"ours": {"added_lat_p50": 0.1, "bad": 0}, "nginx": {"added_lat_p50": -0.01, "bad": 0}}
 
     assert judge(goal, figures).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(("others", "doubtful"), [(10.0, False), (150.0, True)])
+def test_latencies_on_a_busy_machine_are_doubtful(others: float, doubtful: bool) -> None:
+    """A latency is judged, and doubted where something else had the cores (spec 8)."""
+    goal = next(g for g in GOALS if g.figure == "added_lat_p99")
+    figures = {name: {"added_lat_p99": 1.0, "others_pct": others, "bad": 0} for name in ("ours", "nginx")}
+
+    outcome = judge(goal, figures)
+
+    assert (outcome.verdict, outcome.doubtful) == (Verdict.WIN, doubtful)
 
 
 def test_goals_name_figures_that_exist() -> None:
