@@ -123,6 +123,8 @@ class Table:
         if health is None:
             return
         changed = health.record(success=healthy)
+        if replica.owned and not replica.ever_ready:
+            error = None  # it is loading: its silence is no error
         self._routing.balancer.set_ready(replica, health.healthy, self._now(), error=error)
         if changed:
             self._tell(replica, health, error)

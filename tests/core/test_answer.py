@@ -77,4 +77,4 @@ def test_an_empty_answer_has_a_length_and_no_type() -> None:
 
 def test_a_document_is_json_with_a_line_end() -> None:
     """spec 6.1: documents are JSON, UTF-8 and printable at a terminal."""
-    assert document({"status": "ok", "name": "ä"}).body.decode() == '{"status": "ok", "name": "ä"}\n'
+    assert document({"status": "ok", "name": "ä"}).body.decode() == '{"status":"ok","name":"ä"}\n'

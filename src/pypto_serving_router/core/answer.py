@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +44,7 @@ class Answer:
 
 def document(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
     """Answer with `value` as JSON."""
-    return Answer(status, json.dumps(value, ensure_ascii=False).encode() + b"\n", headers=headers or {})
+    return Answer(status, msgspec.json.encode(value) + b"\n", headers=headers or {})
 
 
 def error(

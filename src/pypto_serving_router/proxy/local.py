@@ -78,6 +78,9 @@ class LocalCall:
 
     async def _run(self) -> None:
         body = b"".join(self._pieces)
-        answer = await self._serve(self._head, dechunk(body) if self._head.chunked else body)
-        if self._client is not None:
-            self._client.answer(answer)
+        answer = answers.error(500, "internal_error", "the router failed to answer; its log says why")
+        try:
+            answer = await self._serve(self._head, dechunk(body) if self._head.chunked else body)
+        finally:  # whatever was raised is logged where the task ends
+            if self._client is not None:
+                self._client.answer(answer)
