@@ -99,8 +99,8 @@ class Exchange:
     """A request on its way to a replica, and the answer on its way back.
 
     The public attributes are the record of it, complete when `proxy.record` gets it. Times are monotonic: `started`,
-    `placed` on a replica, `sent` to it, `first_byte` of the answer (0.0 for what did not happen), `ended`. `status` is what the client was
-    given, 0 if it left before; `received` and `relayed` count the bytes of the two bodies.
+    `placed` on a replica, `sent` to it, `first_byte` of the answer (0.0 for what did not happen), `ended`. `status` is
+    what the client was given, 0 if it left before; `received` and `relayed` count the bytes of the two bodies.
     """
 
     __slots__ = (

@@ -29,7 +29,7 @@ class ConnectionPool:
         self._now = now
         self._tls = tls
         self._idle: dict[Replica, dict[UpstreamConnection, None]] = {}
-        self.open = 0
+        self._open: set[UpstreamConnection] = set()
 
     def take(self, replica: Replica) -> UpstreamConnection | None:
         """Return an idle connection to `replica`, if there is one."""
@@ -58,8 +58,9 @@ class ConnectionPool:
             ConnectFailed: it was refused, timed out, or the replica's certificate is not to be trusted.
             OutOfDescriptors: this process has none left; the replica is not to blame.
         """
-        context = self._tls.get(replica.id) if replica.scheme == "https" else None
+        context = self._tls[replica.id] if replica.scheme == "https" else None
         connection = UpstreamConnection(replica, self)
+        established = False
         try:
             async with asyncio.timeout(self._connect_timeout):
                 await asyncio.get_running_loop().create_connection(
@@ -69,6 +70,7 @@ class ConnectionPool:
                     ssl=context,
                     server_hostname=replica.host if context is not None else None,
                 )
+            established = True
         except TimeoutError:
             raise ConnectFailed(f"no connection to {replica.url} within {self._connect_timeout:g} s") from None
         except OSError as error:
@@ -76,10 +78,12 @@ class ConnectionPool:
                 raise OutOfDescriptors("this router has no file descriptor left for a connection") from error
             refused = isinstance(error, ConnectionRefusedError)
             raise ConnectFailed(f"no connection to {replica.url}: {error}", refused=refused) from error
-        except asyncio.CancelledError:
-            if connection.open:  # it was made in the very turn in which it was given up
+        except UnicodeError as error:  # a part of the name is empty or too long
+            raise ConnectFailed(f"no connection to {replica.url}: {error}") from error
+        finally:
+            if connection.open and not established:  # it was made in the very turn in which it was given up
                 connection.close()
-            raise
+                self.lost(connection)  # uvloop does not say so
         return connection
 
     def forget(self, replica: Replica) -> None:
@@ -104,16 +108,21 @@ class ConnectionPool:
         for replica in list(self._idle):
             self.forget(replica)
 
-    def made(self) -> None:
+    def made(self, connection: UpstreamConnection) -> None:
         """Count a connection that is open."""
-        self.open += 1
+        self._open.add(connection)
 
     def lost(self, connection: UpstreamConnection) -> None:
-        """Forget a connection that has closed."""
-        self.open -= 1
+        """Forget a connection that has closed; a second call does nothing."""
+        self._open.discard(connection)
         idle = self._idle.get(connection.replica)
         if idle is not None:
             idle.pop(connection, None)
+
+    @property
+    def open(self) -> int:
+        """How many connections are open."""
+        return len(self._open)
 
     @property
     def idle(self) -> int:

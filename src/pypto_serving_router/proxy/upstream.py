@@ -77,7 +77,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Be ready to serve."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is none of asyncio's classes
         self.open = True
-        self._pool.made()
+        self._pool.made(self)
 
     def data_received(self, data: bytes) -> None:
         """Relay what belongs to the answer; judge the rest."""
