@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from pypto_serving_router.core.ids import HostId, SlotId
@@ -13,8 +13,9 @@ from pypto_serving_router.errors import JournalError
 from pypto_serving_router.fleet.controller import Controller
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
+ANY = SlotId("*")
 POLICY = Policy(launch_timeout=600, drain_timeout=300, replace_after=30)
 
 
@@ -47,8 +48,8 @@ class MemoryJournal:
 class FakeHosts:
     """Every host of the fleet: which generations live, which addresses answer, and what goes wrong next.
 
-    `fate[slot]` is consumed call by call: `ok`, `refused`, `unknown` (nothing happens), `lost` (it happens, and the
-    answer is lost), `late` (the answer is lost, and it happens 100 s later), `raise`.
+    `fate[call, slot]`, or that of ANY slot, is consumed call by call: `ok`, `refused`, `unknown` (nothing happens),
+    `lost` (it happens, and the answer is lost), `late` (the answer is lost, and it happens 100 s later), `raise`.
     """
 
     def __init__(self) -> None:
@@ -61,6 +62,9 @@ class FakeHosts:
         self.calls: list[tuple[str, SlotId]] = []
         self.started: list[tuple[SlotId, int, float]] = []
         self.seconds = 0.1
+        self.guards = True  # a start refuses while an earlier process of the slot lives
+        self.loads_after: float | None = None  # seconds from a start until it listens, if it does by itself
+        self.strays = False  # a command whose router dies while it is on its way lands nevertheless, later
         self.most = 0  # processes that ever lived on one slot at once
 
     def count(self, call: str) -> int:
@@ -78,7 +82,7 @@ class FakeHosts:
     # --- the launcher ---
 
     async def start(self, slot: SlotId, generation: int) -> Launched | Gone | Unknown:
-        match await self._call("start", slot):
+        match await self._call("start", slot, self._start, generation):
             case "refused":
                 return Gone(generation, None, "permission denied (publickey)", refused=True)
             case "unknown":
@@ -94,13 +98,19 @@ class FakeHosts:
         return Launched(generation, _handle(generation))
 
     def _start(self, slot: SlotId, generation: int) -> bool:
-        if generation <= self.fence[slot] or self.alive[slot]:
+        if generation <= self.fence[slot] or (self.guards and self.alive[slot]):
             return False
         self.started.append((slot, generation, asyncio.get_running_loop().time()))
         self.alive[slot].add(generation)
         self.exits.pop(slot, None)
         self.most = max(self.most, len(self.alive[slot]))
+        if self.loads_after is not None:
+            asyncio.get_running_loop().call_later(self.loads_after, self._loaded, slot, generation)
         return True
+
+    def _loaded(self, slot: SlotId, generation: int) -> None:
+        if generation in self.alive[slot]:
+            self.load(slot)
 
     async def inspect(self, slot: SlotId, generation: int, handle: ProcessHandle | None) -> Launched | Gone | Unknown:
         if await self._call("inspect", slot) != "ok":
@@ -113,7 +123,7 @@ class FakeHosts:
     async def stop(
         self, slot: SlotId, generation: int, handle: ProcessHandle | None, *, grace: float
     ) -> Gone | Unknown:
-        fate = await self._call("stop", slot)
+        fate = await self._call("stop", slot, self._stop, generation)
         if fate == "unknown":
             return Unknown(generation, "the host is unreachable")
         if fate == "late":
@@ -131,11 +141,18 @@ class FakeHosts:
     async def log(self, slot: SlotId, *, lines: int) -> bytes:
         return b"".join(b"line %d of %s\n" % (n, slot.encode()) for n in range(lines))
 
-    async def _call(self, name: str, slot: SlotId) -> str:
+    async def _call(
+        self, name: str, slot: SlotId, act: Callable[[SlotId, int], object] | None = None, generation: int = 0
+    ) -> str:
         self.calls.append((name, slot))
-        fates = self.fate[name, slot]
+        fates = self.fate[name, slot] or self.fate[name, ANY]
         fate = fates.pop(0) if fates else "ok"
-        await asyncio.sleep(self.seconds)
+        try:
+            await asyncio.sleep(self.seconds)
+        except asyncio.CancelledError:
+            if act and self.strays:
+                asyncio.get_running_loop().call_later(self.seconds, act, slot, generation)
+            raise
         if fate == "raise":
             raise RuntimeError("nobody foresaw this")
         return fate
@@ -215,15 +232,12 @@ class Rig:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Controller]:
         """Run the controller; what is left of it at the end dies, as in a crash."""
-        task = asyncio.get_running_loop().create_task(self.controller.run())
-        try:
-            yield self.controller
-        finally:
-            failed = task.done()
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            assert not failed or task.cancelled() or task.exception() is None
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(self.controller.run())
+            try:
+                yield self.controller
+            finally:
+                task.cancel()
 
     def _publish(self, slot: Slot) -> None:
         if not slot.taken:
