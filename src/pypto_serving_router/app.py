@@ -141,17 +141,17 @@ class App:
         )
         for replica in fleet.replicas:
             self._table.add_static(replica, tls.get(replica.name))
-        if fleet.hosts and settings.admin_token is None:
-            self._log.warning(
-                "anyone who can reach this port can launch and stop replicas",
-                remedy="set --admin-token, or PYPTO_ROUTER_ADMIN_TOKEN in the environment",
-            )
 
     # --- its life ----------------------------------------------------------------------------
 
     async def run(self) -> int:
         """Listen and serve until a signal says to stop."""
         sockets = _bind(self._settings.host, self._settings.port)
+        if self._fleet.slots and self._settings.admin_token is None:
+            self._log.warning(
+                "anyone who can reach this port can launch and stop replicas",
+                remedy="set --admin-token, or PYPTO_ROUTER_ADMIN_TOKEN in the environment",
+            )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, signal.Signals(number))

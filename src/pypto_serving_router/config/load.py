@@ -58,7 +58,8 @@ def _unusable_authorities(fleet: Fleet) -> Iterator[Problem]:
             if replica.ca_file is not None:
                 ssl.create_default_context(cafile=replica.ca_file)
         except OSError as error:  # ssl.SSLError is one
-            yield Problem(f"replicas[{index}].ca_file", f"can't be used: {error.strerror or error}")
+            reason = error.strerror or error
+            yield Problem(f"replicas[{index}].ca_file", f"found {replica.ca_file}, which can't be used: {reason}")
 
 
 def parse_fleet(data: bytes, *, source: str) -> Fleet:
