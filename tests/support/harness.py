@@ -157,6 +157,9 @@ class Harness:
         if not isinstance(fleet, Mapping):
             entries = [entry if isinstance(entry, Mapping) else replica(_url(entry)) for entry in fleet]
             fleet = {"replicas": entries}
+        # By default all routers of a user keep a slot's files in one place; tests that run at once must not meet there.
+        hosts = [{"log_dir": str(self.folder / "logs"), **host} for host in fleet.get("hosts", ())]
+        fleet = {**fleet, **({"hosts": hosts} if hosts else {})}
         path = self.folder / f"fleet{number}.json"
         path.write_text(json.dumps(fleet))
         return path
