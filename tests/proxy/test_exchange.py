@@ -407,6 +407,19 @@ def test_no_descriptor_left(rig: Rig) -> None:
     assert (seen.status, seen.values(b"retry-after"), rig.faults) == (503, [b"1"], [])
 
 
+def test_a_fault_of_the_routers_own(rig: Rig) -> None:
+    """spec 4.7: what nobody foresaw becomes 500, not a client that waits for ever, and is not hidden."""
+    rig.holding = True
+    client = rig.connect()
+    client.send(ASKED)
+    rig.turns.run()
+    rig.attempts[0].fail(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        rig.turns.run()
+
+    assert (got(client).status, rig.faults, rig.outcomes) == (500, [], [("refused", 500)])
+
+
 # --- the second try -------------------------------------------------------------------------
 
 

@@ -303,6 +303,11 @@ class Exchange:
                 self._connecting = None
                 self._answer(answers.error(502, "upstream_unreachable", str(error)), "upstream_failed")
                 return
+            except Exception:  # the last resort: a fault of the router's own, logged where the task ends
+                self._connecting = None
+                answer = answers.error(500, "internal_error", "the router failed to connect; its log says why")
+                self._answer(answer, "refused")
+                raise
             self._connecting = None
             self._send(upstream)
             return

@@ -47,7 +47,8 @@ class LocalCall:
 
     def begin(self, piece: bytes, *, complete: bool) -> None:
         """Start reading."""
-        if self._head.expect and not complete and not piece and self._client is not None:
+        waits = self._head.expect and not complete and not piece and self._head.length <= MAX_BODY
+        if waits and self._client is not None:
             self._client.send_continue()
         self.body(piece, complete=complete)
 

@@ -1,0 +1,62 @@
+"""What is set for the whole process."""
+
+from __future__ import annotations
+
+import re
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from pypto_serving_router.process import Mint
+
+
+def test_ids_are_fresh_and_of_128_bits() -> None:
+    """spec 3.2: 32 hex digits each, none twice, every digit anywhere."""
+    mint = Mint()
+
+    ids = [mint() for _ in range(10_000)]
+
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch("[0-9a-f]{32}", one) for one in ids)
+    for place in range(32):
+        assert {one[place] for one in ids} == set("0123456789abcdef")
+
+
+def test_ids_of_two_routers_differ() -> None:
+    """spec 3.2: ids are drawn from the operating system, not from a seed."""
+    one, other = Mint(), Mint()
+
+    assert not {one() for _ in range(1000)} & {other() for _ in range(1000)}
+
+
+def run(program: str, *, soft: int, hard: int) -> str:
+    """Run a program that has this many descriptors."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),
+        capture_output=True, text=True, check=True, timeout=30,
+    ).stdout  # fmt: skip
+
+
+LIMIT = """
+import resource
+from pypto_serving_router.process import raise_descriptor_limit
+print(raise_descriptor_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "clients"), [(256, 1024, (1024 - 128) // 2), (1024, 1024, (1024 - 128) // 2), (100, 100, 16)]
+)
+def test_descriptors(soft: int, hard: int, clients: int) -> None:
+    """spec 4.10, P5: as many descriptors as allowed are used, two for each client, some kept for other files."""
+    assert run(LIMIT, soft=soft, hard=hard).split() == [str(clients), str(hard), str(hard)]
+
+
+def test_memory_can_be_kept() -> None:
+    """spec 8: on glibc, freed blocks are kept for the next body; elsewhere that is no error."""
+    program = "from pypto_serving_router.process import keep_memory; print(keep_memory())"
+
+    assert run(program, soft=256, hard=256).strip() in ("True", "False")
