@@ -307,8 +307,8 @@ class Controller:
         if moved:
             after = replace(after, since=self._wall())
         after = self._pool.put(after)
-        self._unsaved = self._unsaved or record(after) != record(before)
-        if after != before:
+        if after is not before:  # most news is none: this is where hundreds of probes a second end
+            self._unsaved = self._unsaved or record(after) != record(before)
             self._touched[after.id] = None
         for effect in effects:
             self._plan(effect, after)

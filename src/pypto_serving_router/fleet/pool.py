@@ -60,8 +60,9 @@ class SlotPool:
 
     def put(self, slot: Slot) -> Slot:
         """Keep a slot as it is now, and return it; what comes next on a free one is launched where it is declared."""
-        if not slot.taken:
-            slot = _placed(slot, self.declared[slot.id])
+        declared = self.declared[slot.id]
+        if not slot.taken and slot.place != declared.place:
+            slot = replace(slot, address=declared.address, port=declared.port, devices=declared.devices)
         self.slots[slot.id] = slot
         return slot
 
@@ -93,16 +94,13 @@ class SlotPool:
             SlotBusy: that slot is taken.
             PoolFull: nothing is free there, or the ceiling is reached.
         """
-        named = [
-            one
-            for one in self.slots.values()
-            if (slot is None or one.id == slot) and (host is None or one.host == host)
-        ]
+        slots = self.slots.values()
+        named = {one.id: one for one in slots if slot in (None, one.id) and host in (None, one.host)}
         if not named and (slot or host):
             raise UnknownSlot(f"there is no slot {slot}" if slot else f"there is no host {host}")
-        free = [one for one in self.free() if one in named]
+        free = [one for one in self.free() if one.id in named]
         if slot is not None and not free:
-            raise SlotBusy(f"{slot} is not free: {named[0].state}")
+            raise SlotBusy(f"{slot} is not free: {named[slot].state}")
         if self.full:
             raise PoolFull(f"{self.owned} slots are held, and no more than {self.ceiling} may be")
         if not free:
@@ -114,7 +112,7 @@ class SlotPool:
         slots = self.slots.values()
         unconfirmed = [
             *(_reserved(slot, str(slot.cause)) for slot in slots if slot.state is SlotState.UNCONFIRMED),
-            *(_reserved(slot, Cause.UNDECLARED) for slot in self.undeclared.values() if slot.taken),
+            *(_reserved(slot, Cause.UNDECLARED, tell_place(slot)) for slot in self.undeclared.values() if slot.taken),
         ]
         abandoned = [slot for slot in slots if slot.state is SlotState.ABANDONED]
         return Capacity(
@@ -145,9 +143,5 @@ def tell_place(slot: Slot) -> str:
     return f"its replica was launched at {slot.where} on devices {devices}"
 
 
-def _placed(slot: Slot, declared: Slot) -> Slot:
-    return replace(slot, address=declared.address, port=declared.port, devices=declared.devices)
-
-
-def _reserved(slot: Slot, reason: str) -> Reserved:
-    return Reserved(slot.id, reason, slot.since, slot.last_error)
+def _reserved(slot: Slot, reason: str, detail: str | None = None) -> Reserved:
+    return Reserved(slot.id, reason, slot.since, detail or slot.last_error)
