@@ -19,7 +19,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from pypto_serving_router.core import lines as kinds
-from pypto_serving_router.core.lines import bad, is_text, is_token, remember, request_lines, response_lines
+from pypto_serving_router.core.lines import PLAIN_FIELD, bad, is_text, is_token, remember, request_lines, response_lines
 from pypto_serving_router.errors import RequestError, UpstreamProtocolError
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9
 _MAX_LENGTH_DIGITS = 18  # stays within 64 bits for any parser behind us
 
 # Bound once: an attribute of a module is looked up anew each time.
-_PLAIN: Final = kinds.PLAIN
-_HOP: Final = kinds.HOP
 _HOST_FIELD: Final = kinds.HOST
 _LENGTH: Final = kinds.LENGTH
 _SESSION: Final = kinds.SESSION
@@ -160,15 +158,13 @@ def parse_request(block: bytes) -> RequestHead:
     head.lines = kept = []
     host: bytes | None = None
     connection: bytes | None = None
-    known = request_lines.kinds
+    known = request_lines.fields
     for line in lines:
-        kind = known.get(line) or request_lines.learn(line)
-        if kind == _PLAIN:
+        field = known.get(line) or request_lines.learn(line)
+        if field is PLAIN_FIELD:
             kept.append(line)
             continue
-        if kind == _HOP:
-            continue
-        value = line.partition(b":")[2].strip(b" \t")
+        kind, value = field
         if kind == _LENGTH:
             head.length = _read_length(value, head.length)
             kept.append(line)
@@ -188,7 +184,7 @@ def parse_request(block: bytes) -> RequestHead:
         elif kind == kinds.CODING:
             _check_coding(value, head)
             head.chunked = True
-        else:
+        elif kind != kinds.HOP:
             _keep_special(head, kind, line, value)
 
     if head.chunked and head.length >= 0:
@@ -284,8 +280,7 @@ def _read_response(lines: list[bytes]) -> tuple[ResponseHead, bool]:
     event_stream = buffering = secret = False
     connection: bytes | None = None
     for line in lines:
-        kind = response_lines.kinds.get(line) or response_lines.learn(line)
-        value = line.partition(b":")[2].strip(b" \t")
+        kind, value = response_lines.fields.get(line) or response_lines.learn(line)
         if kind == kinds.SESSION:
             sessions.append(line)
             continue
@@ -309,7 +304,7 @@ def _read_response(lines: list[bytes]) -> tuple[ResponseHead, bool]:
             buffering = True
         elif kind == kinds.SET_COOKIE:
             secret = True
-        if kind != _HOP:
+        if kind != kinds.HOP:
             kept.append(line)
     if head.chunked and head.length >= 0:
         raise bad("both Content-Length and Transfer-Encoding")

@@ -61,30 +61,37 @@ _SECRETS: Final = frozenset([b"authorization", b"cookie", b"set-cookie", b"api-k
 _VARYING: Final = frozenset([SESSION, REQUEST_ID, FORWARDED_FOR])
 
 
-class LineMemory:
-    """The kinds of header lines seen before, and of field names by their spelling."""
+PLAIN_FIELD: Final = (PLAIN, b"")
+"""What a line that goes on as it came is judged as: of all its value, nothing is of interest."""
 
-    __slots__ = ("_names", "_special", "kinds")
+
+class LineMemory:
+    """The fields of header lines seen before: kind and value; and the kinds of field names by their spelling."""
+
+    __slots__ = ("_names", "_special", "fields")
 
     def __init__(self, special: dict[bytes, int]) -> None:
-        self.kinds: dict[bytes, int] = {}
+        self.fields: dict[bytes, tuple[int, bytes]] = {}
         self._names: dict[bytes, int] = {}
         self._special = special
 
-    def learn(self, line: bytes) -> int:
-        """Judge a line not remembered; return its kind."""
+    def learn(self, line: bytes) -> tuple[int, bytes]:
+        """Judge a line not remembered; return its kind and value."""
         name, colon, value = line.partition(b":")
         if not colon:
             raise bad("a header line is not `name: value`")
         known = self._names.get(name) or self._classify(name)
         if known == LENGTH:
-            return LENGTH  # only digits will do, and whoever reads it sees to that
+            return LENGTH, value.strip(b" \t")  # only digits will do, and whoever reads it sees to that
         if value.translate(None, _TEXT):
             raise bad("a control character in the head, or a line that does not end in CR LF")
+        if known == -PLAIN:
+            return PLAIN_FIELD
         if known < 0:
-            return -known
-        remember(self.kinds, line, known)
-        return known
+            return -known, value.strip(b" \t")
+        field = PLAIN_FIELD if known == PLAIN else (known, value.strip(b" \t"))
+        remember(self.fields, line, field)
+        return field
 
     def _classify(self, name: bytes) -> int:
         """Return the kind of a field; negative where its lines are not to be remembered."""
