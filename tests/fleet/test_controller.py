@@ -324,6 +324,7 @@ async def test_each_transition_is_logged_once() -> None:
         pid = rig.slot(D0).handle.pid  # type: ignore[union-attr]  # it has been launched
         await fleet.retire(D0)
     assert rig.log.path(D0) == ["launching", "starting", "ready", "draining", "stopping", "free"]
+    assert [entry["pid"] for entry in rig.log.find("slot changed")] == [None, pid, pid, pid, pid, pid]
     ready = rig.log.find("slot changed")[2]
     assert ready.pop("generation") > 0
     assert ready == {

@@ -333,6 +333,7 @@ class Controller:
 
     def _tell(self, before: Slot, after: Slot) -> None:
         bad = after.state is SlotState.ABANDONED or (after.cause is not None and after.cause.is_fault)
+        handle = after.handle or before.handle
         (self._log.warning if bad else self._log.info)(
             "slot changed",
             slot=after.id,
@@ -341,7 +342,7 @@ class Controller:
             **{"from": before.state.value},
             to=after.state.value,
             cause=after.cause and after.cause.value,
-            pid=after.handle and after.handle.pid,
+            pid=handle and handle.pid,
             **({"error": after.last_error} if bad else {}),
         )
 
