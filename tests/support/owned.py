@@ -1,0 +1,76 @@
+"""What a router has launched, as the machine sees it: the living processes that carry a slot's mark."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pypto_serving_router.launch import slotctl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.client import Answer
+    from tests.support.router import Router
+
+
+def slot_processes(log_dir: Path) -> dict[str, dict[int, int]]:
+    """Return the living processes by slot, for slots that log into `log_dir`: pid and generation."""
+    found: dict[str, dict[int, int]] = {}
+    for process in slotctl.list_processes().values():
+        base, _, rest = slotctl.read_mark(process.pid).partition("#")
+        generation = rest.partition("#")[0]
+        if process.lives and generation and Path(base).parent == log_dir:
+            found.setdefault(Path(base).name, {})[process.pid] = int(generation)
+    return found
+
+
+@contextlib.contextmanager
+def slot_held_up(log_dir: Path, slot: str) -> Iterator[None]:
+    """Make every start and stop on a slot wait, as if its host were slow: 10 seconds at most, then they fail."""
+    log_dir.mkdir(exist_ok=True)
+    lock = os.open(log_dir / f"{slot}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def launch(router: Router, **where: str) -> Answer:
+    """Ask for a replica, on a slot or a host if one is given."""
+    return router.request("POST", "/replicas", body=where or None, timeout=60)
+
+
+def retire(router: Router, name: str, *, force: bool = False) -> Answer:
+    """Have a replica stopped."""
+    return router.request("DELETE", f"/replicas/{name}{'?force=true' if force else ''}", timeout=120)
+
+
+def capacity(router: Router) -> dict[str, Any]:
+    """Return what is left to launch on."""
+    left: dict[str, Any] = router.replicas()["capacity"]
+    return left
+
+
+def unconfirmed(router: Router) -> dict[str, str]:
+    """Return the reserved slots with their reasons."""
+    return {one["slot"]: one["reason"] for one in capacity(router)["unconfirmed"]}
+
+
+def phases(router: Router) -> dict[str, str]:
+    """Return the replicas with their phases."""
+    return {one["name"]: one["phase"] for one in router.replicas()["replicas"]}
+
+
+def recorded(state_file: Path) -> dict[str, str]:
+    """Return the slots that a state file is about, with their states; none if there is no file."""
+    try:
+        document = json.loads(state_file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    return {one["slot"]: one["state"] for one in document["slots"]}
