@@ -1,0 +1,72 @@
+"""What the documentation points to is there, and what it shows is allowed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pypto_serving_router.config.load import parse_fleet
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "bench/**/*.md") for path in ROOT.glob(pattern)
+)
+FENCES = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+JSON = re.compile(r"^( *)```json[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^()\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def by_path(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """Return what the headings of a page are called in links, as GitHub and the documentation's site name them."""
+    titles = HEADING.findall(FENCES.sub("", page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken(page: Path) -> list[str]:
+    """Return the links of a page that lead nowhere."""
+    wrong = []
+    for link in LINK.findall(FENCES.sub("", page.read_text())):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(link)
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_path)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """Pages and headings that a page links to exist (spec 9)."""
+    assert broken(page) == []
+
+
+def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
+    """The check of links sees a missing page and a missing heading, and not what is within a block (spec 9)."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A `b`: c\n[x](#a-b-c) [x](page.md#none) [x](none.md) [x](https://h/)\n```\n[x](also-none.md)\n```\n"
+    )
+
+    assert broken(page) == ["page.md#none", "none.md"]
+
+
+SHOWN = [
+    pytest.param(text, id=f"{by_path(page)}-{number}")
+    for page in PAGES
+    for number, (_, text) in enumerate(JSON.findall(page.read_text()))
+    if '"hosts"' in text or '"replicas": [' in text
+]
+
+
+@pytest.mark.parametrize("text", SHOWN)
+def test_every_fleet_file_shown_is_one(text: str) -> None:
+    """What a page shows as a fleet file is accepted as it stands (spec 2.1)."""
+    parse_fleet(text.encode(), source="a page")
