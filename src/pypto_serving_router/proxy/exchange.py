@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pypto_serving_router.core.balancer import Lease, Placement, Replica
     from pypto_serving_router.core.routing import Routing
     from pypto_serving_router.core.session_sources import SessionSources
+    from pypto_serving_router.proxy.flow import Piece
     from pypto_serving_router.proxy.frontend import ClientConnection
     from pypto_serving_router.proxy.pool import ConnectionPool
     from pypto_serving_router.proxy.upstream import UpstreamConnection
@@ -135,7 +136,7 @@ class Exchange:
     _buffering: bool  # the session id is looked for in the body
     _body_complete: bool
     _keep_alive: bool
-    _pieces: list[bytes] | None  # of the body: not sent yet, or kept for a second try
+    _pieces: list[Piece] | None  # of the body: not sent yet, or kept for a second try
     ended: float
     framing: Framing
     heard: bool  # a byte of an answer has come
@@ -160,7 +161,7 @@ class Exchange:
 
     # --- from the client ---------------------------------------------------------------------
 
-    def begin(self, piece: bytes, *, complete: bool) -> None:
+    def begin(self, piece: Piece, *, complete: bool) -> None:
         """Start; `piece` is the part of the body that came with the head."""
         head = self.head
         self._body_complete = complete
@@ -184,7 +185,7 @@ class Exchange:
         else:
             self._place(None, self.started)
 
-    def body(self, piece: bytes, *, complete: bool) -> None:
+    def body(self, piece: Piece, *, complete: bool) -> None:
         """Take more of the body."""
         self._body_complete = complete
         self.received += len(piece)
@@ -249,7 +250,8 @@ class Exchange:
         """Look for the session id in the whole body."""
         self._buffering = False
         assert self._pieces is not None
-        whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        first = self._pieces[0]
+        whole = first if len(self._pieces) == 1 and isinstance(first, bytes) else b"".join(self._pieces)
         self._pieces = [whole]
         sources = self._proxy.sources
         find = from_body if sources is None else sources.in_body

@@ -1,14 +1,17 @@
-"""Closing a connection so that the other side cannot misread it."""
+"""What passes through a connection, and ends of connections that the other side cannot misread."""
 
 from __future__ import annotations
 
 import socket
 import struct
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import asyncio
+
+Piece: TypeAlias = bytes | memoryview
+"""Part of a body: a view where a copy would cost more than keeping the rest of what was read with it."""
 
 _NO_LINGER = struct.pack("ii", 1, 0)
 

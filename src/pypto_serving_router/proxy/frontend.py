@@ -30,7 +30,7 @@ from pypto_serving_router.core import answer as answers
 from pypto_serving_router.core.chunks import ChunkError, ChunkScanner
 from pypto_serving_router.core.head import MAX_HEAD, RequestHead, parse_request
 from pypto_serving_router.errors import RequestError
-from pypto_serving_router.proxy.flow import peer_has_left, reset
+from pypto_serving_router.proxy.flow import Piece, peer_has_left, reset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +44,7 @@ MAX_PIPELINED: Final = 64 * 1024
 _LINGER: Final = 5.0  # seconds for a client to notice that its answer is there
 _MAX_LINGER_BYTES: Final = 16 * 1024 * 1024
 _EMPTY_LINES: Final = re.compile(rb"(?:\r\n)*+")
+_COPIED: Final = 16 * 1024  # bytes of a body that are copied rather than looked at where they lie
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _IDLE: Final = 0
@@ -69,10 +70,10 @@ class Handler(Protocol):
     due: float
     """When `expire` is to be called; monotonic."""
 
-    def begin(self, piece: bytes, *, complete: bool) -> None:
+    def begin(self, piece: Piece, *, complete: bool) -> None:
         """Start, with the part of the body that came with the head."""
 
-    def body(self, piece: bytes, *, complete: bool) -> None:
+    def body(self, piece: Piece, *, complete: bool) -> None:
         """Take more of the body, framed as the client framed it."""
 
     def body_failed(self, answer: Answer) -> None:
@@ -315,7 +316,7 @@ class ClientConnection(asyncio.Protocol):
             if len(data) >= stop:
                 self._state = _ANSWERING
                 self.due = handler.due
-                handler.begin(data[end:stop], complete=True)
+                handler.begin(_part(data, end, stop), complete=True)
                 return data[stop:]
             self._left = stop - len(data)
         elif head.chunked:
@@ -343,7 +344,7 @@ class ClientConnection(asyncio.Protocol):
             return data[end:]
         self._state = _BODY
         self._await_body()
-        handler.begin(data[end:], complete=False)
+        handler.begin(_part(data, end, len(data)), complete=False)
         return b""
 
     def _hold(self, data: bytes) -> None:
@@ -440,6 +441,10 @@ class ClientConnection(asyncio.Protocol):
     def __repr__(self) -> str:
         state = ("idle", "body", "answering", "lingering", "closed")[self._state]
         return f"<ClientConnection {self.peer.decode()} {state}{' paused' if self.paused else ''}>"
+
+
+def _part(data: bytes, start: int, stop: int) -> Piece:
+    return data[start:stop] if stop - start <= _COPIED else memoryview(data)[start:stop]
 
 
 class Frontend:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from pypto_serving_router.core.answer import Answer
     from pypto_serving_router.core.head import RequestHead
+    from pypto_serving_router.proxy.flow import Piece
     from pypto_serving_router.proxy.frontend import ClientConnection
 
 MAX_BODY: Final = 64 * 1024
@@ -42,17 +43,17 @@ class LocalCall:
         self._head = head
         self._serve = serve
         self._spawn = spawn
-        self._pieces: list[bytes] = []
+        self._pieces: list[Piece] = []
         self._size = 0
 
-    def begin(self, piece: bytes, *, complete: bool) -> None:
+    def begin(self, piece: Piece, *, complete: bool) -> None:
         """Start reading."""
         waits = self._head.expect and not complete and not piece and self._head.length <= MAX_BODY
         if waits and self._client is not None:
             self._client.send_continue()
         self.body(piece, complete=complete)
 
-    def body(self, piece: bytes, *, complete: bool) -> None:
+    def body(self, piece: Piece, *, complete: bool) -> None:
         """Read on; once the body is whole, answer."""
         self._size += len(piece)
         if self._size > MAX_BODY or self._head.length > MAX_BODY:

@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from pypto_serving_router.proxy.exchange import Exchange
     from pypto_serving_router.proxy.pool import ConnectionPool
 
-_HEAD: Final = 0
-_LENGTH: Final = 1
-_CHUNKED: Final = 2
-_CLOSE: Final = 3
-_MODES: Final = {Framing.LENGTH: _LENGTH, Framing.CHUNKED: _CHUNKED, Framing.CLOSE: _CLOSE}
+_LENGTH: Final = Framing.LENGTH
+_CHUNKED: Final = Framing.CHUNKED
+_CLOSE: Final = Framing.CLOSE
 _MAX_INFORMATIONAL: Final = 16  # 1xx heads before an answer; a replica that sends more is broken
 
 
@@ -36,11 +34,11 @@ class UpstreamConnection(asyncio.Protocol):
     __slots__ = (
         "_buffer",
         "_content",
+        "_framing",
         "_full",
         "_head",
         "_informational",
         "_left",
-        "_mode",
         "_pool",
         "_scanner",
         "exchange",
@@ -63,7 +61,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._full = False  # the replica takes less than it is given
         # for the exchange at hand
         self.exchange: Exchange | None = None
-        self._mode = _HEAD
+        self._framing: Framing | None = None  # of the body under way; None while its head is awaited
         self._buffer = b""
         self._left = 0
         self._informational = 0
@@ -85,10 +83,10 @@ class UpstreamConnection(asyncio.Protocol):
         if exchange is None:
             self.close()  # bytes nobody asked for: the next answer could not be trusted
             return
-        mode = self._mode
-        if mode == _CHUNKED:
+        framing = self._framing
+        if framing is _CHUNKED:
             self._relay_chunks(exchange, data)
-        elif mode == _LENGTH:
+        elif framing is _LENGTH:
             left = self._left - len(data)
             if left > 0:
                 self._left = left
@@ -99,7 +97,7 @@ class UpstreamConnection(asyncio.Protocol):
             else:
                 exchange.relay(data[:left])
                 self._complete(exchange, reusable=False)
-        elif mode == _CLOSE:
+        elif framing is _CLOSE:
             exchange.relay(data)
         else:
             self._read_head(exchange, data)
@@ -108,7 +106,7 @@ class UpstreamConnection(asyncio.Protocol):
         """The replica has said all it will say on this connection."""
         self.open = False
         exchange = self.exchange
-        if exchange is not None and self._mode == _CLOSE:
+        if exchange is not None and self._framing is _CLOSE:
             self._complete(exchange, reusable=False)
         return False
 
@@ -137,7 +135,7 @@ class UpstreamConnection(asyncio.Protocol):
     def start(self, exchange: Exchange) -> None:
         """Serve `exchange` next."""
         self.exchange = exchange
-        self._mode = _HEAD
+        self._framing = None
         self._informational = 0
 
     def release(self) -> bool:
@@ -198,13 +196,13 @@ class UpstreamConnection(asyncio.Protocol):
             exchange.answer_began(head, framing, b"")
             self._complete(exchange, reusable=not data)
             return
-        self._mode = _MODES[framing]
-        if framing is Framing.LENGTH:
+        self._framing = framing
+        if framing is _LENGTH:
             left = self._left = head.length - len(data)
             exchange.answer_began(head, framing, data if left >= 0 else data[:left])
             if left <= 0:
                 self._complete(exchange, reusable=left == 0)
-        elif framing is Framing.CLOSE:
+        elif framing is _CLOSE:
             exchange.answer_began(head, framing, data)
         else:
             self._scanner = scanner = ChunkScanner()
