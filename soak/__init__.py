@@ -1,0 +1,1 @@
+"""Mixed traffic for as long as asked, every answer checked against its own request: `python -m soak`."""
