@@ -3,49 +3,30 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.markdown import ROOT, broken_links
 
 from pypto_serving_router.config.load import parse_fleet
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
+
 PAGES = sorted(
     path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "bench/**/*.md") for path in ROOT.glob(pattern)
 )
-FENCES = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 JSON = re.compile(r"^( *)```json[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^()\s]+)\)")
-HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 def by_path(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def anchors(page: Path) -> set[str]:
-    """Return what the headings of a page are called in links, as GitHub and the documentation's site name them."""
-    titles = HEADING.findall(FENCES.sub("", page.read_text()))
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-def broken(page: Path) -> list[str]:
-    """Return the links of a page that lead nowhere."""
-    wrong = []
-    for link in LINK.findall(FENCES.sub("", page.read_text())):
-        if "://" in link or link.startswith("mailto:"):
-            continue
-        name, _, anchor = link.partition("#")
-        target = (page.parent / name).resolve() if name else page
-        if not target.exists() or (anchor and anchor not in anchors(target)):
-            wrong.append(link)
-    return wrong
-
-
 @pytest.mark.parametrize("page", PAGES, ids=by_path)
 def test_every_link_leads_somewhere(page: Path) -> None:
     """Pages and headings that a page links to exist (spec 9)."""
-    assert broken(page) == []
+    assert broken_links(page) == []
 
 
 def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
@@ -55,7 +36,7 @@ def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
         "# A `b`: c\n[x](#a-b-c) [x](page.md#none) [x](none.md) [x](https://h/)\n```\n[x](also-none.md)\n```\n"
     )
 
-    assert broken(page) == ["page.md#none", "none.md"]
+    assert broken_links(page) == ["page.md#none", "none.md"]
 
 
 SHOWN = [
