@@ -15,7 +15,7 @@ from pypto_serving_router.proxy.local import MAX_BODY, LocalCall
 
 if TYPE_CHECKING:
     from pypto_serving_router.core.head import RequestHead
-    from pypto_serving_router.proxy.frontend import ClientConnection
+    from pypto_serving_router.proxy.client import ClientConnection
 
 ASKED = request(start=b"GET /health HTTP/1.1")
 CHUNKED = request(b"Transfer-Encoding: chunked")

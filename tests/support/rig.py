@@ -11,11 +11,14 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
+from tests.support.witness import read_response
+
 from pypto_serving_router.core.balancer import Replica
 from pypto_serving_router.core.ids import ReplicaId
 from pypto_serving_router.core.routing import Routing
+from pypto_serving_router.proxy.client import ClientConnection, Handler, Limits
 from pypto_serving_router.proxy.exchange import Exchange, Proxy
-from pypto_serving_router.proxy.frontend import ClientConnection, Frontend, Handler, Limits
+from pypto_serving_router.proxy.frontend import Frontend
 from pypto_serving_router.proxy.pool import ConnectionPool
 from pypto_serving_router.proxy.upstream import UpstreamConnection
 
@@ -458,3 +461,14 @@ class Rig:
 
     def _on_fault(self, replica: Replica, error: UpstreamError) -> None:
         self.faults.append((replica.id, type(error).__name__, error.began))
+
+
+def codes(client: Wire) -> list[int]:
+    """Give the statuses of the answers a client got, and nothing else may have come."""
+    found, rest = [], client.got
+    while rest:
+        seen = read_response(rest, ended=client.ended is not None or client.half_closed)
+        assert seen.whole
+        found.append(seen.status)
+        rest = seen.rest
+    return found

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from pypto_serving_router.core.balancer import Lease, Placement, Replica
     from pypto_serving_router.core.routing import Routing
     from pypto_serving_router.core.session_sources import SessionSources
+    from pypto_serving_router.proxy.client import ClientConnection
     from pypto_serving_router.proxy.flow import Piece
-    from pypto_serving_router.proxy.frontend import ClientConnection
     from pypto_serving_router.proxy.pool import ConnectionPool
     from pypto_serving_router.proxy.upstream import UpstreamConnection
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from pypto_serving_router.core.answer import Answer
     from pypto_serving_router.core.head import RequestHead
+    from pypto_serving_router.proxy.client import ClientConnection
     from pypto_serving_router.proxy.flow import Piece
-    from pypto_serving_router.proxy.frontend import ClientConnection
 
 MAX_BODY: Final = 64 * 1024
 """Bytes of a body; what the router's own endpoints take is short."""
