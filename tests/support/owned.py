@@ -67,10 +67,10 @@ def phases(router: Router) -> dict[str, str]:
     return {one["name"]: one["phase"] for one in router.replicas()["replicas"]}
 
 
-def recorded(state_file: Path) -> dict[str, str]:
-    """Return the slots that a state file is about, with their states; none if there is no file."""
+def recorded(state_file: Path) -> dict[str, dict[str, Any]]:
+    """Return the slots that a state file is about, by name; none if there is no file."""
     try:
         document = json.loads(state_file.read_bytes())
     except FileNotFoundError:
         return {}
-    return {one["slot"]: one["state"] for one in document["slots"]}
+    return {one["slot"]: one for one in document["slots"]}
