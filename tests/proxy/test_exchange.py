@@ -215,6 +215,23 @@ def test_a_replica_slow_from_its_first_byte_holds_back_its_client(rig: Rig) -> N
     upstream.send(answer())
 
 
+def test_a_body_too_long_to_be_held_while_connecting(rig: Rig) -> None:
+    """spec 4.4: what is read while the replica is connected to is bounded; the rest is read once it is there."""
+    rig.holding = True
+    client = rig.connect()
+    client.send(request(HEADED, b"Content-Length: 300000"))
+    for _ in range(30):
+        client.send(b"x" * 10_000)
+    rig.turns.run()
+    assert client.held >= 200_000
+
+    rig.attempts[0].open()
+    rig.turns.run()
+
+    assert read_requests(rig.upstreams[0].got)[0][0].whole
+    rig.upstreams[0].send(answer())
+
+
 def test_pieces_held_while_connecting_go_out_in_order(rig: Rig) -> None:
     """spec 4.3: what arrives while the replica is connected to is sent once it is there, and the rest after it."""
     rig.holding = True

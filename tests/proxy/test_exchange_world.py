@@ -11,7 +11,7 @@ from tests.support.witness import read_requests, read_response
 
 from pypto_serving_router.errors import ConnectFailed
 
-LARGE = 40_000
+LARGE = 70_000  # more than is read while a replica is being connected to
 _BOUND = HIGH_WATER + 64 * 1024 + 2 * LARGE + 4096  # a full transport, what was held while connecting, one read
 
 POST = b"POST /v1/%b HTTP/1.1\r\nHost: a\r\n"
@@ -20,9 +20,12 @@ X = b"x" * LARGE
 REQUESTS = [
     b"GET /v1/%b HTTP/1.1\r\nHost: a\r\n\r\n",
     POST + b'Content-Length: 20\r\n\r\n{"session_id": "s1"}',
-    POST + b"X-Session-Id: s2\r\nContent-Length: 40000\r\n\r\n" + X,
-    POST + b"Content-Length: 40000\r\n\r\n" + X,
-    POST + b"X-Session-Id: s2\r\nTransfer-Encoding: chunked\r\n\r\n9c40\r\n" + X + b"\r\n1;a\r\nz\r\n0\r\nA: b\r\n\r\n",
+    POST + b"X-Session-Id: s2\r\nContent-Length: 70000\r\n\r\n" + X,
+    POST + b"Content-Length: 70000\r\n\r\n" + X,
+    POST
+    + b"X-Session-Id: s2\r\nTransfer-Encoding: chunked\r\n\r\n11170\r\n"
+    + X
+    + b"\r\n1;a\r\nz\r\n0\r\nA: b\r\n\r\n",
     POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
     POST + b"Connection: close\r\nContent-Length: 2\r\n\r\n{}",
     POST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}",
