@@ -9,10 +9,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.support.waiting import wait_until
+
 from pypto_serving_router.launch import slotctl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.support.client import Answer
     from tests.support.router import Router
@@ -30,13 +32,29 @@ def slot_processes(log_dir: Path) -> dict[str, dict[int, int]]:
 
 
 @contextlib.contextmanager
-def slot_held_up(log_dir: Path, slot: str) -> Iterator[None]:
-    """Make every start and stop on a slot wait, as if its host were slow: 10 seconds at most, then they fail."""
+def slot_held_up(log_dir: Path, slot: str) -> Iterator[Callable[[str], None]]:
+    """Make every start and stop on a slot wait, as if its host were slow: 10 seconds at most, then they fail.
+
+    The function that is given waits until a command of that name (`start`, `stop`) has come as far.
+    """
     log_dir.mkdir(exist_ok=True)
-    lock = os.open(log_dir / f"{slot}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    path = log_dir / f"{slot}.lock"
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def is_waiting(action: str) -> bool:
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                if words[-4:-1] == [b"slotctl", action.encode(), slot.encode()]:
+                    return any(one.resolve() == path for one in (folder / "fd").iterdir())
+        return False
+
+    def wait_for(action: str) -> None:
+        wait_until(lambda: is_waiting(action), timeout=20, what=f"a {action} of {slot} that waits")
+
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        yield wait_for
     finally:
         os.close(lock)
 
