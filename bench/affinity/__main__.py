@@ -128,13 +128,14 @@ class Comparison:
         routing: Routing | None = None
         try:
             await servers.ready()
-            routing = Routing(self._routers[name], self._programs, servers.ports, folder)
+            routing = Routing(self._routers[name], self._programs, servers.ports, self._setup.request_model, folder)
             await routing.start()
             start = time.perf_counter()
             async with asyncio.TaskGroup() as group:
                 for one in conversations:
                     port, mint = routing.port_for(one.home), self._routers[name].mint
-                    group.create_task(replay(one, port, mint=mint, start=start, note=turns))
+                    model = self._setup.request_model
+                    group.create_task(replay(one, port, model=model, mint=mint, start=start, note=turns))
             total = time.perf_counter() - start
         finally:
             if routing is not None:

@@ -127,13 +127,15 @@ class Link:
             self.close()
 
 
-def request_body(messages: list[dict[str, str]], max_tokens: int) -> bytes:
+def request_body(model: str, messages: list[dict[str, str]], max_tokens: int) -> bytes:
     """Return a streamed chat request as JSON."""
-    fields = {"model": "tiny", "messages": messages, "max_tokens": max_tokens, "temperature": 0}
+    fields = {"model": model, "messages": messages, "max_tokens": max_tokens, "temperature": 0}
     return json.dumps({**fields, "stream": True, "stream_options": {"include_usage": True}}).encode()
 
 
-async def replay(conversation: Conversation, port: int, *, mint: bool, start: float, note: list[Turn]) -> None:
+async def replay(
+    conversation: Conversation, port: int, *, model: str, mint: bool, start: float, note: list[Turn]
+) -> None:
     """Hold one conversation; with `mint`, the router names it in its first answer."""
     await asyncio.sleep(conversation.starts_at)
     link = Link(port)
@@ -141,7 +143,7 @@ async def replay(conversation: Conversation, port: int, *, mint: bool, start: fl
     session = None if mint else conversation.session
     for number, user in enumerate(conversation.users):
         messages.append({"role": "user", "content": user})
-        body = request_body(messages, conversation.answers[number])
+        body = request_body(model, messages, conversation.answers[number])
         for _ in range(_TRIES):
             sent = time.perf_counter()
             facts: dict[str, Any] = {"conversation": conversation.index, "heavy": conversation.heavy}

@@ -122,7 +122,7 @@ def call(port: int, path: str, document: object = None) -> dict[str, Any]:
 class Routing:
     """A router at work, or none where its command is empty."""
 
-    def __init__(self, router: Router, programs: Programs, ports: Sequence[int], folder: Path) -> None:
+    def __init__(self, router: Router, programs: Programs, ports: Sequence[int], model: str, folder: Path) -> None:
         """Write its files.
 
         Raises:
@@ -130,6 +130,7 @@ class Routing:
         """
         self._router = router
         self._ports = ports
+        self._model = model
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
@@ -201,9 +202,10 @@ class Routing:
     async def _try(self) -> str | None:
         """Send a short request without a session; return which replica answered, None for none."""
         text = f"{random.getrandbits(60):x} hello"
+        body = request_body(self._model, [{"role": "user", "content": text}], 2)
         link = Link(self.port)
         try:
-            stream, _ = await asyncio.wait_for(link.ask(request_body([{"role": "user", "content": text}], 2), None), 5)
+            stream, _ = await asyncio.wait_for(link.ask(body, None), 5)
         except (OSError, EOFError, ValueError, TimeoutError):
             return None
         finally:

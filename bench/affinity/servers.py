@@ -43,6 +43,11 @@ class Setup:
     cache_blocks: int = 12_000
     """Blocks of 16 tokens that a simulated replica's cache holds."""
 
+    @property
+    def request_model(self) -> str:
+        """The model that requests name: any for an engine; a simulated replica repeats what it is asked for."""
+        return "" if self.engine is None else "tiny"
+
     def argv(self, index: int, port: int) -> list[str]:
         """Return the command of one replica, which answers under the model name `e<index>`."""
         common = ["--port", str(port), "--served-model-name", f"e{index}", "--host", "127.0.0.1"]
