@@ -54,6 +54,7 @@ class Soak:
         self._world = World(harness, self.ledger, seed + 1)
         self._traffic = Traffic(self._world.router.port, self.ledger, seed + 2, self._world.disturbed_since)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._calm_down = asyncio.Lock()  # held by a disturbance, and by a count at rest
         self._began = time.monotonic()
         self._descriptors_at_rest: list[int] = []
         self._loop_delay = ""
@@ -118,15 +119,19 @@ class Soak:
             if time.monotonic() + pause + 15 > end:
                 return
             await asyncio.sleep(pause)
-            await self._world.disturb()
+            async with self._calm_down:
+                try:
+                    await self._world.disturb()
+                except (AssertionError, OSError) as error:
+                    self.ledger.finding(f"{self._at():.1f} disturbance: {error!r}")
 
     async def _rest(self) -> None:
-        """Let everything end, and look whether anything is left."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
-        self._traffic.close()
-        for what in await asyncio.to_thread(self._world.census):
-            if not self._world.disturbed_since(time.monotonic()):
+        """Let everything end, disturbances too, and look whether anything is left."""
+        async with self._calm_down:
+            while self._tasks:
+                await asyncio.wait(set(self._tasks))
+            self._traffic.close()
+            for what in await asyncio.to_thread(self._world.census):
                 self.ledger.finding(f"{self._at():.1f} at rest: {what}")
         self.rests += 1
         self._descriptors_at_rest.append(self._descriptors())

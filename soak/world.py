@@ -130,13 +130,12 @@ class World:
     # --- looking ---
 
     def census(self) -> list[str]:
-        """With no request under way: return what is not as it was before the first one."""
-        wrong = []
+        """With no request under way and no replica in trouble: return what is not as it was before the first one."""
         try:
             wait_until(lambda: self._at_rest() == [], timeout=15, what="rest")
         except AssertionError:
-            wrong = self._at_rest()
-        return wrong
+            return self._at_rest()
+        return []
 
     def loop_delay(self) -> str:
         """Return how late the router's event loop was: shares of its own samples below some bounds."""
@@ -148,11 +147,15 @@ class World:
         return ", ".join(f"{100 * count / total:.3g} % within {bound} s" for bound, count in below.items())
 
     def _at_rest(self) -> list[str]:
+        document = self.router.health()
         wrong = []
-        for row in self.router.health()["replicas"]:
+        if document["replicas_ready"] != STATIC + OWNED:
+            wrong.append(f"{document['replicas_ready']} replicas are ready")
+        for row in document["replicas"]:
             if row["outstanding"]:
                 wrong.append(f"{row['name']} has {row['outstanding']} outstanding")
-            state: dict[str, Any] = request(f"{row['url']}/sim/state").json()
-            if state["waiting"] or state["running"]:
-                wrong.append(f"{row['name']} still generates for {state['waiting'] + state['running']} clients")
+            if row["ready"]:
+                state: dict[str, Any] = request(f"{row['url']}/sim/state").json()
+                if state["waiting"] or state["running"]:
+                    wrong.append(f"{row['name']} still generates for {state['waiting'] + state['running']} clients")
         return wrong
