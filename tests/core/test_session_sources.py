@@ -148,6 +148,29 @@ def test_what_counts_as_json(body: bytes, expected: str | None) -> None:
     assert sources.in_body(body) == expected
 
 
+@pytest.mark.parametrize(
+    "spelled", ["\\ud83d\\ude00", "\\\\ud83d", "C:\\\\users\\\\x", "\\nd83d", "//", "caf\\u00e9", "😀"]
+)
+def test_a_broken_character_elsewhere_changes_no_id(spelled: str) -> None:
+    """spec 3.1: a turn whose transcript holds half an emoji is of the same conversation as the turn before."""
+    ids = {
+        sources.in_body((mark + '{"user": "%s", "messages": ["%s"]}' % (spelled, said)).encode())  # noqa: UP031 - braces
+        for mark in ("", "\ufeff")
+        for said in ("hello", "\\ud83d", "\\ude00\\\\", "\\\\\\uD83D")
+    }
+
+    assert len(ids) == 1
+    assert None not in ids
+
+
+def test_different_texts_stay_different_when_looked_at_again() -> None:
+    """No two names meet because a transcript holds half an emoji (spec 3.1)."""
+    spelled = ["a\\\\b", "a//b", "\\ud83d", "\\ude00", "\\nd83d", "\\ud83d\\ude00", "\\\\ud83d"]
+    bodies = [f'{{"user": "{text}", "messages": ["\\ud83d"]}}'.encode() for text in spelled]
+
+    assert len({sources.in_body(body) for body in bodies}) == len(spelled)
+
+
 def test_session_id_itself_may_be_named() -> None:
     """`session_id` as a field of the operator's keeps ids that are too long, and leaves usable ones alone."""
     named = SessionSources([], ["session_id"])

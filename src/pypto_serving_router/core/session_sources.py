@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pypto_serving_router.core.ids import SessionId
-from pypto_serving_router.core.session_id import read_object, read_string, spelled, usable
+from pypto_serving_router.core.session_id import read_object, spelled, text_of, usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ class SessionSources:
         for prefix, attribute, steps in self._fields:
             value = _string(getattr(found, attribute), steps)
             if value:
-                return _id(prefix, value.encode())
+                return _id(prefix, value.encode(errors="surrogatepass"))
         return None
 
 
@@ -73,9 +73,9 @@ def _string(literal: msgspec.Raw, steps: Sequence[Callable[[msgspec.Raw], Any]])
     try:
         for step in steps:
             literal = getattr(step(literal), _attribute(0))
-        return read_string(literal)
     except (msgspec.DecodeError, RecursionError):
-        return None  # absent, or not what it would have to be
+        return None  # absent, or not an object
+    return text_of(literal)
 
 
 def _id(prefix: str, value: bytes) -> SessionId:
