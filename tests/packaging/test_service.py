@@ -56,7 +56,7 @@ def test_an_orderly_end_has_the_time_that_it_needs() -> None:
 
 
 def test_it_stays_down_where_a_restart_would_not_help() -> None:
-    """Wrong usage and an end that left something behind want a person, a wrong file ends after some tries (spec 1.4)."""
+    """Wrong usage and an end that left something want a person; a wrong file ends after some tries (spec 1.4)."""
     assert SETTINGS["RestartPreventExitStatus"] == "2 3"
     assert float(SETTINGS["RestartSec"]) * int(SETTINGS["StartLimitBurst"]) < int(SETTINGS["StartLimitIntervalSec"])
 
