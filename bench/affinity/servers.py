@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,15 +78,18 @@ def start(argv: Sequence[str], log: Path, environment: dict[str, str] | None = N
         )
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and what is left of its group."""
-    process.send_signal(signal.SIGCONT)
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_GRACE)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def stop(*processes: subprocess.Popen[bytes]) -> None:
+    """End processes and what is left of their groups."""
+    for process in processes:
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+    deadline = time.monotonic() + _GRACE
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 class Servers:
@@ -130,5 +134,4 @@ class Servers:
         """End them all."""
         if self._pacer is not None:
             stop(self._pacer)
-        for process in self._processes:
-            stop(process)
+        stop(*self._processes)
