@@ -185,6 +185,37 @@ def test_no_more_commands_at_once_than_a_host_admits(tmp_path: Path, monkeypatch
     assert most == {"one": launchers.AT_ONCE, "two": launchers.AT_ONCE}
 
 
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b'{"state": "log", "data": "a"}', "a log that cannot be read"),
+        (b'{"state": "failed"}', "does not say why"),
+        (b'{"state": "failed", "detail": "' + b"x" * 100_000 + b'"}', "x" * 100),
+        (b"\xff", "an answer that cannot be read"),
+        (b'{"state": "\xff"}', "an answer that cannot be read"),
+    ],
+)
+def test_a_host_that_answers_nonsense(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, says: str
+) -> None:
+    """Whatever a host answers is an observation or *unknown*, in words of bounded length (spec 7.7)."""
+
+    class Lying(LocalTransport):
+        async def run(self, *_: Any, **__: Any) -> Completed:
+            return Completed(0, b"m " + answer, b"")
+
+    monkeypatch.setattr(launchers, "LocalTransport", Lying)
+    monkeypatch.setattr("secrets.token_hex", lambda _: "m")
+    host = HostSpec(name="n", address="127.0.0.1", devices=(0,), model="m", log_dir=str(tmp_path))
+    launcher = Launcher([SlotSpec(SlotId("n-d0"), host, (0,), 8001)])
+
+    with pytest.raises(TransportError, match=says):
+        asyncio.run(launcher.log(SlotId("n-d0"), lines=1))
+    observed = asyncio.run(launcher.inspect(SlotId("n-d0"), 1, None))
+    assert isinstance(observed, Unknown)
+    assert len(observed.detail) <= launchers.LONGEST_DETAIL
+
+
 # --- brokers ---------------------------------------------------------------------------------
 
 

@@ -11,3 +11,4 @@ def test_the_words_are_the_end_of_what_was_said() -> None:
 
     assert Completed(1, b"", stderr).words == "one; two; thr\ufffdee"
     assert Completed(0, b"out", b"").words == ""
+    assert len(Completed(1, b"", b"x" * 100_000).words) == 2000

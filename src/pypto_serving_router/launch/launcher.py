@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from pypto_serving_router.core.ids import HostId
-from pypto_serving_router.core.slot import Gone, Launched, ProcessHandle, Unknown
+from pypto_serving_router.core.slot import Gone, Launched, Occupied, ProcessHandle, Unknown
 from pypto_serving_router.errors import TransportError
 from pypto_serving_router.launch import slotctl
 from pypto_serving_router.launch.command import slot_command
@@ -41,11 +41,14 @@ Action: TypeAlias = Literal["start", "inspect", "stop", "log"]
 AT_ONCE = 8
 """Commands on one host. By default sshd drops connections when more than 10 are logging in."""
 
+LONGEST_DETAIL = 8192
+"""Characters of a detail, twice what `slotctl` gives: it is logged, shown and written to the state file."""
+
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What `slotctl` says; which fields are set depends on the state."""
 
-    state: Literal["running", "refused", "gone", "left", "unknown", "failed", "log"]
+    state: Literal["running", "refused", "occupied", "gone", "left", "unknown", "failed", "log"]
     pid: int = 0
     started_at: str = ""
     boot_id: str = ""
@@ -110,13 +113,19 @@ class Launcher:
                 ways[slot.host.name] = transport, asyncio.Semaphore(AT_ONCE)
             self._places[slot.id] = _Place(slot, *ways[slot.host.name])
 
-    async def start(self, slot: SlotId, generation: int) -> Launched | Gone | Unknown:
-        """Start the slot's replica as `generation`, unless that was stopped or an earlier one lives."""
+    async def start(self, slot: SlotId, generation: int) -> Launched | Gone | Unknown | Occupied:
+        """Start the slot's replica as `generation`, unless that was stopped, or an earlier one lives: `Occupied`."""
         try:
             await self._ask(slot, "inspect", generation)
         except TransportError as problem:
             return Gone(generation, None, str(problem), refused=True)
-        return await self._look(slot, "start", generation)
+        try:
+            answer = await self._ask(slot, "start", generation)
+        except TransportError as problem:
+            return Unknown(generation, str(problem))
+        if answer.state == "occupied":
+            return Occupied(generation, answer.detail)
+        return _observed(answer, generation)
 
     async def inspect(self, slot: SlotId, generation: int, handle: ProcessHandle | None) -> Launched | Gone | Unknown:
         """Tell whether a replica runs.
@@ -125,7 +134,10 @@ class Launcher:
         need a stop. Below a `launch_wrapper`, `Gone` with exit status 0 says nothing of the replica, unless processes
         of it are on the host: then it is `Launched`.
         """
-        return await self._look(slot, "inspect", generation, handle)
+        try:
+            return _observed(await self._ask(slot, "inspect", generation, handle), generation)
+        except TransportError as problem:
+            return Unknown(generation, str(problem))
 
     async def stop(
         self, slot: SlotId, generation: int, handle: ProcessHandle | None, *, grace: float
@@ -148,24 +160,10 @@ class Launcher:
             TransportError: The host could not be asked, or could not read it.
         """
         answer = await self._ask(slot, "log", 0, more={"lines": lines})
-        return base64.b64decode(answer.data)
-
-    async def _look(
-        self, slot: SlotId, action: Action, generation: int, handle: ProcessHandle | None = None
-    ) -> Launched | Gone | Unknown:
         try:
-            answer = await self._ask(slot, action, generation, handle)
-        except TransportError as problem:
-            return Unknown(generation, str(problem))
-        match answer.state:
-            case "running":
-                return Launched(generation, ProcessHandle(answer.pid, answer.started_at, answer.boot_id))
-            case "refused":
-                return Gone(generation, None, answer.detail, refused=True)
-            case "gone" | "left":
-                return Gone(generation, answer.exit_status, answer.detail)
-            case _:
-                return Unknown(generation, answer.detail)
+            return base64.b64decode(answer.data)
+        except ValueError as problem:
+            raise TransportError(f"a log that cannot be read: {problem}") from problem
 
     async def _ask(
         self,
@@ -226,9 +224,23 @@ def _read_answer(completed: Completed, marker: str) -> _Answer:
         if line.startswith(prefix):
             try:
                 answer = msgspec.json.decode(line[len(prefix) :], type=_Answer)
-            except msgspec.DecodeError as problem:
+            except (msgspec.DecodeError, UnicodeDecodeError) as problem:
                 raise TransportError(f"an answer that cannot be read: {problem}") from problem
+            answer = msgspec.structs.replace(answer, detail=answer.detail[:LONGEST_DETAIL])
             if answer.state == "failed":
-                raise TransportError(answer.detail)
+                raise TransportError(answer.detail or "the host could not do it, and does not say why")
             return answer
     raise TransportError(f"no answer, exit status {completed.exit}: {completed.words or 'without a word'}")
+
+
+def _observed(answer: _Answer, generation: int) -> Launched | Gone | Unknown:
+    """Turn the answer about a process into an observation."""
+    match answer.state:
+        case "running":
+            return Launched(generation, ProcessHandle(answer.pid, answer.started_at, answer.boot_id))
+        case "refused":
+            return Gone(generation, None, answer.detail, refused=True)
+        case "gone" | "left":
+            return Gone(generation, answer.exit_status, answer.detail)
+        case _:
+            return Unknown(generation, answer.detail)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_LONGEST_WORDS: Final = 2000  # characters; they are logged, shown and written to the state file
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +21,9 @@ class Completed:
 
     @property
     def words(self) -> str:
-        """The last things said on stderr, in one line."""
+        """The last things said on stderr, in one line of bounded length."""
         lines = [line.strip() for line in self.stderr.decode(errors="replace").splitlines()]
-        return "; ".join([line for line in lines if line][-3:])
+        return "; ".join([line for line in lines if line][-3:])[-_LONGEST_WORDS:]
 
 
 class Transport(Protocol):
