@@ -22,7 +22,7 @@ from pypto_serving_router.core.ids import HostId
 from pypto_serving_router.core.routing import Routing
 from pypto_serving_router.core.session_sources import SessionSources
 from pypto_serving_router.core.slot import Policy, Slot
-from pypto_serving_router.errors import ConfigError, Problem
+from pypto_serving_router.errors import ConfigError, Problem, RouterError
 from pypto_serving_router.fleet.address import silent
 from pypto_serving_router.fleet.controller import Controller
 from pypto_serving_router.fleet.journal import Journal
@@ -158,30 +158,38 @@ class App:
             loop.add_signal_handler(number, self._on_signal, signal.Signals(number))
         loop.add_signal_handler(signal.SIGHUP, self._log.info, "SIGHUP is ignored")
         try:
-            fleet = self._spawn(self._fleet.run())
-            await self._fleet.recover()
-            await self._fleet.start_initial(self._plan.initial_replicas)
-            self._spawn(self._monitor.run())
-            self._spawn(self._sweep())
-            self._spawn(
-                loop_delay.watch(self._metrics.loop_delay, self._log, now=time.monotonic, floodgate=self._floodgate)
-            )
-            servers = [
-                await loop.create_server(self._frontend.connect, sock=sock, backlog=_BACKLOG) for sock in sockets
-            ]
-            gc.collect()
-            gc.freeze()  # what lives as long as the process need not be walked again and again
-            for sock in sockets:
-                self._log.info("listening", url=_url(sock), replicas=len(self._routing.balancer.replicas))
-            await self._stop.wait()
-            for server in servers:
-                server.close()
-            confirmed = await self._shut_down()
-            await fleet
+            # The fleet's loop ends with its shutdown. If it fails, nothing that waits for it may wait for ever.
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._fleet.run())
+                confirmed = await self._serve(sockets)
+        except* RouterError as errors:
+            raise errors.exceptions[0] from None
         finally:
             if self._journal is not None:
                 self._journal.close()
         return ORDERLY if confirmed else UNCONFIRMED
+
+    async def _serve(self, sockets: list[socket.socket]) -> bool:
+        """Take up the fleet, then listen until told to stop; return whether every stop was confirmed."""
+        await self._fleet.recover()
+        await self._fleet.start_initial(self._plan.initial_replicas)
+        self._spawn(self._monitor.run())
+        self._spawn(self._sweep())
+        self._spawn(
+            loop_delay.watch(self._metrics.loop_delay, self._log, now=time.monotonic, floodgate=self._floodgate)
+        )
+        servers = [
+            await asyncio.get_running_loop().create_server(self._frontend.connect, sock=sock, backlog=_BACKLOG)
+            for sock in sockets
+        ]
+        gc.collect()
+        gc.freeze()  # what lives as long as the process need not be walked again and again
+        for sock in sockets:
+            self._log.info("listening", url=_url(sock), replicas=len(self._routing.balancer.replicas))
+        await self._stop.wait()
+        for server in servers:
+            server.close()
+        return await self._shut_down()
 
     async def _shut_down(self) -> bool:
         """Let requests end and stop what the router launched; return whether every stop was confirmed."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.slots import Hand, all_ended, find_processes, lives
 
-from pypto_serving_router.core.slot import Gone, Launched, Unknown
+from pypto_serving_router.core.slot import Gone, Launched, Occupied, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,6 +42,19 @@ def test_a_replica_lives_and_ends(hand: Callable[..., Hand]) -> None:
     assert not lives(launched.handle.pid)
     assert isinstance(one.inspect(1, launched.handle), Gone)
     assert "loading" in one.log(), "it is there to be read after the end"
+
+
+def test_a_slot_whose_earlier_replica_lives_is_occupied(hand: Callable[..., Hand]) -> None:
+    """A start that an earlier process is in the way of starts nothing, and does not call the slot free (spec 7.4)."""
+    one = hand("sh", "-c", "exec sleep 60")
+    launched = one.launch(1)
+
+    second = one.start(2)
+
+    assert isinstance(second, Occupied)
+    assert f"process {launched.handle.pid}" in second.detail
+    assert isinstance(one.stop(1, launched.handle), Gone)
+    assert isinstance(one.start(3), Launched)
 
 
 def test_everything_arrives_as_it_is(hand: Callable[..., Hand], tmp_path: Path) -> None:

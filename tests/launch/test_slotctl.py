@@ -166,7 +166,7 @@ def test_a_slot_holds_one_launch_at_a_time(slot_host: SlotHost) -> None:
     wait_until(lambda: not lives(first["pid"]))
     second = slot_host.ask("start", generation=2)
 
-    assert second["state"] == "refused"
+    assert second["state"] == "occupied"
     assert second["detail"].startswith("an earlier process of this slot lives: process ")
     assert "(sleep, state S)" in second["detail"]
 

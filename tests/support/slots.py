@@ -24,7 +24,7 @@ from pypto_serving_router.launch.launcher import Launcher
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pypto_serving_router.core.slot import ProcessHandle, Unknown
+    from pypto_serving_router.core.slot import Occupied, ProcessHandle, Unknown
 
 PROGRAM = Path(slotctl.__file__).read_text(encoding="utf-8")
 
@@ -131,7 +131,7 @@ class Hand:
         self.slot = SlotSpec(SlotId("n-d0"), self.host, (0,), 8001)
         self.launcher = Launcher([self.slot], **(options or {}))
 
-    def start(self, generation: int = 1) -> Launched | Gone | Unknown:
+    def start(self, generation: int = 1) -> Launched | Gone | Unknown | Occupied:
         return uvloop.run(self.launcher.start(self.slot.id, generation))
 
     def inspect(self, generation: int = 1, handle: ProcessHandle | None = None) -> Launched | Gone | Unknown:

@@ -38,7 +38,7 @@ SILENCE_INTERVAL: Final = 0.5
 class Launcher(Protocol):
     """What the fleet asks of the hosts. Every call ends within a bounded time."""
 
-    async def start(self, slot: SlotId, generation: int) -> Launched | Gone | Unknown:
+    async def start(self, slot: SlotId, generation: int) -> Launched | Gone | Unknown | Occupied:
         """Start a replica, unless the generation is fenced or an earlier process of the slot lives."""
 
     async def inspect(self, slot: SlotId, generation: int, handle: ProcessHandle | None) -> Launched | Gone | Unknown:

@@ -255,7 +255,7 @@ def start(job: Job) -> Answer:
                 return refused(f"the fence is up: this is launch {slot.generation}, and the slot is at {latest}")
             earlier = find_family(slot.marks, record.get("handle")).living
             if earlier:
-                return refused("an earlier process of this slot lives: " + describe(earlier))
+                return {"state": "occupied", "detail": "an earlier process of this slot lives: " + describe(earlier)}
             log = os.open(slot.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             os.write(log, f"--- {os.path.basename(slot.base)} launch {slot.generation} at {when}\n".encode())
