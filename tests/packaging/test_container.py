@@ -184,6 +184,7 @@ def test_the_health_check_asks_the_router(start_router: Callable[..., Router], s
 
 @pytest.mark.slow
 @pytest.mark.netns
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a namespace for processes everywhere")
 @pytest.mark.skipif(shutil.which("tini") is None, reason="tini is not installed")
 def test_the_init_reaps_what_the_router_leaves(start_router: Callable[..., Router], tmp_path: Path) -> None:
     """Below the entry point's init a stopped replica leaves no zombie, and a stop is orderly (spec 7.3, 7.11)."""
