@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from tests.support import netlab
+from tests.support import sshd as sshds
 from tests.support.harness import Harness
 from tests.support.talk import Talker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.support.router import Router
     from tests.support.sim import Sim
@@ -53,3 +56,22 @@ def talk() -> Iterator[Callable[[Router], Talker]]:
     yield make
     for talker in talkers:
         talker.close()
+
+
+@pytest.fixture(scope="session")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshds.Sshd]:
+    """A real sshd on a loopback port."""
+    if not sshds.AVAILABLE:
+        pytest.skip("needs an OpenSSH server")
+    with sshds.run_sshd(tmp_path_factory.mktemp("sshd")) as running:
+        yield running
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[netlab.Lab]:
+    """Two hosts in namespaces of their own, and a place for the router between them."""
+    if not netlab.AVAILABLE:
+        pytest.skip("needs root, network namespaces and an OpenSSH server")
+    laboratory = netlab.Lab(tmp_path, "node01", "node02")
+    yield laboratory
+    laboratory.close()

@@ -6,6 +6,7 @@ Root only. Nothing outside the namespaces and the lab's folder is changed, and e
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -123,8 +124,28 @@ class Lab:
 
     def run_on(self, host: str, argv: Sequence[str]) -> str:
         """Run a command on a host, be it cut off or not; what it prints is given."""
-        enter = ["nsenter", "-t", str(self._init(host)), "-n", "-m", "-p", "--"]
-        return subprocess.run([*enter, *argv], check=True, stdout=subprocess.PIPE, text=True).stdout
+        return subprocess.run([*self.on(host), *argv], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def on(self, host: str) -> list[str]:
+        """Return what to put in front of a command for it to run on a host."""
+        return ["nsenter", "-t", str(self._init(host)), "-n", "-m", "-p", "--"]
+
+    def router(self, program: str) -> str:
+        """Write a program that runs another one, with the same arguments, in the place where the router would be."""
+        path = self.bin / Path(program).name
+        path.write_text(f'#!/bin/sh\nexec ip netns exec {self._center} {program} "$@"\n')
+        path.chmod(0o755)
+        return str(path)
+
+    def enter(self) -> None:
+        """Move the calling thread to the place where the router would be, for good."""
+        with Path("/run/netns", self._center).open("rb") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0):
+                raise OSError(ctypes.get_errno(), "setns")
+
+    def address(self, host: str) -> str:
+        """Where the router reaches a host."""
+        return self._addresses[host]
 
     def pids(self, host: str) -> list[int]:
         """Tell the host's processes by their pids outside of it."""

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,26 @@ def slot_processes(log_dir: Path) -> dict[str, dict[int, int]]:
     return found
 
 
+def wait_for_command(lock: Path, slot: str, action: str) -> int:
+    """Return the process of a command on a slot, `start` or `stop`, once it has the slot's lock file open."""
+
+    def find() -> int | None:
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                if words[-4:-1] == [b"slotctl", action.encode(), slot.encode()] and any(
+                    one.readlink() == lock for one in (folder / "fd").iterdir()
+                ):
+                    return int(folder.name)
+        return None
+
+    found = wait_until(find, timeout=20, what=f"a {action} of {slot} that waits")
+    assert found
+    return found
+
+
 @contextlib.contextmanager
-def slot_held_up(log_dir: Path, slot: str) -> Iterator[Callable[[str], None]]:
+def slot_held_up(log_dir: Path, slot: str) -> Iterator[Callable[[str], int]]:
     """Make every start and stop on a slot wait, as if its host were slow: 10 seconds at most, then they fail.
 
     The function that is given waits until a command of that name (`start`, `stop`) has come as far.
@@ -41,20 +60,9 @@ def slot_held_up(log_dir: Path, slot: str) -> Iterator[Callable[[str], None]]:
     path = log_dir / f"{slot}.lock"
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def is_waiting(action: str) -> bool:
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-                if words[-4:-1] == [b"slotctl", action.encode(), slot.encode()]:
-                    return any(one.resolve() == path for one in (folder / "fd").iterdir())
-        return False
-
-    def wait_for(action: str) -> None:
-        wait_until(lambda: is_waiting(action), timeout=20, what=f"a {action} of {slot} that waits")
-
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield wait_for
+        yield partial(wait_for_command, path, slot)
     finally:
         os.close(lock)
 
