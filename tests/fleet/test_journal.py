@@ -153,6 +153,19 @@ def test_a_file_that_cannot_be_understood_is_refused(journal: Journal, path: Pat
     assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize(
+    "field",
+    [{"since": 1e18}, {"since": -1.0}, {"generation": 0}, {"port": 0}, {"port": 65536}, {"losses": -1}],
+    ids=str,
+)
+def test_a_number_that_was_never_written_is_refused(journal: Journal, path: Path, field: dict[str, float]) -> None:
+    """Spec 7.13: what could not be shown, or not be written down again, is no record."""
+    slot = {"slot": "n-d0", "host": "n", "address": "a", "port": 1, "devices": [0], "state": "ready", "generation": 1}
+    path.write_text(json.dumps({"version": 1, "slots": [slot | field]}))
+    with pytest.raises(JournalError, match="can't be understood"):
+        journal.load()
+
+
 def test_a_state_that_nobody_knows_is_refused(journal: Journal, path: Path) -> None:
     """Spec 7.13: a record with a state of another version is not taken for free."""
     save(journal, SLOT)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 
+_LATEST: Final = 253_402_300_799  # the last second of the year 9999, and of what can be shown as a date
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One slot as it is written down."""
@@ -35,18 +37,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     slot: str
     host: str
     address: str
-    port: int
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     devices: tuple[int, ...]
     state: SlotState
-    generation: int
+    generation: Annotated[int, msgspec.Meta(ge=1)]
     handle: ProcessHandle | None = None
     wanted: bool = False
     leaving: bool = False
     heard: bool = False
-    losses: int = 0
+    losses: Annotated[int, msgspec.Meta(ge=0)] = 0
     cause: Cause | None = None
     last_error: str | None = None
-    since: float = 0.0
+    since: Annotated[float, msgspec.Meta(ge=0, le=_LATEST)] = 0.0
 
 
 class _Version(msgspec.Struct, frozen=True):
