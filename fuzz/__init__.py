@@ -1,0 +1,1 @@
+"""Campaigns of hostile input against every reader of bytes the router has: `python -m fuzz`."""
