@@ -74,7 +74,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def test_a_broker_that_queues(harness: Harness) -> None:
-    """A wrapper that waits for its turn and then runs the work is a process like any other, queued or not (spec 7.5)."""
+    """A wrapper that waits for its turn and then runs the work is a process like any other, all along (spec 7.5)."""
     gate = harness.folder / "your-turn"
     wrapper = ["sh", "-c", 'echo queued; until [ -e "$0" ]; do sleep 0.05; done; sh -c "$1"', str(gate)]
     host = sim_host([0, 1], launch_wrapper=wrapper, served_model_name='it\'s "my" $MODEL')
