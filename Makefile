@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit format clean
+.PHONY: help setup demo test lint types unit format bench docs dist clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,5 +38,15 @@ format: $(READY)  ## format and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+bench: $(READY)  ## compare with nginx, HAProxy and other routers (half an hour; BENCH="..." for parts)
+	$(BIN)/python -m bench.install
+	$(BIN)/python -m bench.run $(BENCH)
+
+docs: $(READY)  ## build the documentation's site, without a network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: $(READY)  ## build the wheel and the sdist
+	$(BIN)/hatchling build
+
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site
