@@ -22,7 +22,8 @@ def keep_memory() -> bool:
     """Let the C library keep freed blocks for the next body; return whether it can."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        return all([mallopt(option, value) for option, value in _MALLOC])
+        taken = [mallopt(option, value) for option, value in _MALLOC]
+        return all(taken)
     return False
 
 
