@@ -97,6 +97,7 @@ class App:
                 balancer=self._routing.balancer,
                 sessions=self._routing.sessions,
                 client_connections=lambda: len(self._frontend.connections),
+                tasks=lambda: len(asyncio.all_tasks()),
                 upstream_connections=lambda: self._pool.open,
                 slots=lambda: self._fleet.slots,
                 log_records_lost=lambda: logs.sink.lost,

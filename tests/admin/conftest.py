@@ -94,6 +94,7 @@ class Router:
                 balancer=self.balancer,
                 sessions=self.routing.sessions,
                 client_connections=lambda: 1,
+                tasks=lambda: 9,
                 upstream_connections=lambda: 1,
             )
         )

@@ -39,6 +39,7 @@ class World:
                 balancer=self.routing.balancer,
                 sessions=self.routing.sessions,
                 client_connections=lambda: 7,
+                tasks=lambda: 9,
                 upstream_connections=lambda: 5,
                 slots=lambda: self.slots,
                 log_records_lost=lambda: 3,
@@ -183,6 +184,7 @@ def test_routing(world: World) -> None:
     assert world.value("replica_phase", replica="node0", phase="ready") == 0
     assert world.value("replica_phase", replica="node1", phase="starting") == 1
     assert world.value("client_connections") == 7
+    assert world.value("tasks") == 9
     assert world.value("upstream_connections") == 5
     assert world.value("log_records_lost_total") == 3
 

@@ -182,6 +182,11 @@ LOOP_DELAY = Family(
     "histogram",
     "How late the event loop was, sampled a few times a second: every stream waits that long.",
 )
+TASKS = Family(
+    PREFIX + "tasks",
+    "gauge",
+    "Tasks of the event loop: a steady number, one for each probe and each connect under way, and some for the fleet.",
+)
 LOG_LOST = Family(PREFIX + "log_records_lost_total", "counter", "Log records dropped because stderr did not take them.")
 BUILD = Family(PREFIX + "build_info", "gauge", "Always 1; which version this is.", ("version", "python"))
 CPU = Family("process_cpu_seconds_total", "counter", "User and system CPU time spent.")

@@ -125,6 +125,7 @@ class Sources:
     balancer: Balancer
     sessions: SessionTable
     client_connections: Callable[[], int]
+    tasks: Callable[[], int]
     upstream_connections: Callable[[], int]
     slots: Callable[[], Iterable[Slot]] = field(default=tuple)
     log_records_lost: Callable[[], int] = field(default=lambda: 0)
@@ -309,6 +310,7 @@ class Metrics:
 
     def _router(self) -> Iterator[str]:
         yield families.LOOP_DELAY.histograms([((), self._loop_delay)])
+        yield families.TASKS.values([((), self._sources.tasks())])
         yield families.LOG_LOST.values([((), self._sources.log_records_lost())])
         yield families.BUILD.values([((__version__, platform.python_version()), 1)])
         stats = process_stats.read()
