@@ -368,11 +368,11 @@ def _bind(host: str, port: int) -> list[socket.socket]:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             chosen = sockets[0].getsockname()[1] if len(sockets) > 1 else port
             sock.bind((address[0], chosen, *address[2:]))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter for what can be no name of a host
         for sock in sockets:
             sock.close()
-        place = f"{host}:{port}"
-        raise ConfigError(Problem("--host, --port", f"{place} can't be bound: {error.strerror or error}")) from error
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise ConfigError(Problem("--host, --port", f"{host}:{port} can't be bound: {reason}")) from error
     return sockets
 
 
