@@ -192,6 +192,19 @@ def test_a_slow_replica_holds_back_its_client(rig: Rig, lines: tuple[bytes, ...]
     upstream.send(answer())
 
 
+def test_a_client_whose_body_is_whole_is_read_on_although_its_replica_is_slow(rig: Rig) -> None:
+    """spec 4.5: what the replica has not taken yet is no reason not to see the client leave."""
+    rig.stalling = True
+    client, upstream = rig.ask(request(body=b"x" * 200_000))
+    assert upstream.unsent > HIGH_WATER
+
+    assert client.is_reading()
+    client.end()
+    rig.turns.run()
+
+    assert (upstream.lost, rig.outcomes) == (True, [("client_left", 0)])
+
+
 def test_a_replica_slow_from_its_first_byte_holds_back_its_client(rig: Rig) -> None:
     """spec 4.4: also when it is the bytes held while connecting that fill its connection."""
     rig.holding = rig.stalling = True
@@ -771,6 +784,20 @@ def test_a_replica_that_is_stopped_under_an_exchange(rig: Rig, phase: str, expec
     else:
         assert (client.ended, rig.outcomes) == ("fin", [("upstream_cut", 200)])
     assert rig.faults == []
+
+
+def test_a_replica_that_is_stopped_leaves_others_exchanges_alone(make_rig: Callable[..., Rig]) -> None:
+    """spec 7.8: only what waits for that replica ends."""
+    rig = make_rig(replicas=2)
+    client, upstream = rig.ask(ASKED)
+    (handler,) = rig.frontend.handlers()
+    gone = next(replica for replica in rig.replicas if not replica.outstanding)
+
+    handler.replica_gone(gone)  # type: ignore[attr-defined] # it is an exchange
+    upstream.send(answer())
+    rig.turns.run()
+
+    assert got(client).status == 200
 
 
 # --- the record -----------------------------------------------------------------------------
