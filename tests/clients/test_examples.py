@@ -37,6 +37,8 @@ def router(start_router: Callable[..., Router], start_sim: Callable[..., Sim]) -
 
 def run(router: Router, argv: Sequence[str | Path], folder: Path, **variables: str) -> str:
     """Run a client to its end; return what it printed."""
+    if shutil.which(argv[0]) is None:
+        pytest.skip(f"{argv[0]} is not installed")
     own = {"OPENAI_BASE_URL": f"{router.url}/v1", "OPENAI_API_KEY": "anything", "HOME": str(folder)}
     own["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or its import waits for a list of prices from the internet
     done = subprocess.run(
