@@ -174,10 +174,9 @@ class Exchange:
             return
         if head.expect and not complete and not received:
             self.client.send_continue()
-        sources = self._proxy.sources
         if head.sessions is not None:
             self._place(from_header(head.sessions), self.started)
-        elif sources is not None and (session := sources.in_head(head.lines)) is not None:
+        elif (sources := self._proxy.sources) is not None and (session := sources.in_head(head.lines)) is not None:
             self._place(session, self.started)
         elif not complete:
             self._buffering = True
