@@ -124,11 +124,11 @@ def test_the_bytes_of_a_body_are_not_touched(rig: Rig) -> None:
         (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 1\r\n\r\nx", False),
     ],
 )
-@pytest.mark.parametrize("late", [False, True])
-def test_which_connections_are_used_again(rig: Rig, sent: bytes, kept: bool, late: bool) -> None:
+@pytest.mark.parametrize("late", [0, 1, 2, 4, 6])
+def test_which_connections_are_used_again(rig: Rig, sent: bytes, kept: bool, late: int) -> None:
     """spec 4.6, 4.8: one that is to close, or on which more came than the answer, carries no second exchange."""
     client, upstream = rig.ask(ASKED)
-    for piece in cut(sent, [len(sent) - 1]) if late else [sent]:
+    for piece in cut(sent, [len(sent) - late]):
         upstream.send(piece)
     rig.turns.run()
 
@@ -195,6 +195,19 @@ def test_interim_answers_are_passed_on_to_those_who_can_read_them(rig: Rig) -> N
         seen = read_response(client.got)
         assert seen.interim == [(status, [(b"a", b"b")]) for status in expected]
         assert seen.body == b"fine"
+
+
+def test_an_exchange_leaves_nothing_to_the_next(rig: Rig) -> None:
+    """spec 4.8: on one connection, chunks for a 1.0 client and for a 1.1 client, and ever more interim answers."""
+    chunks = b"HTTP/1.1 102 x\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+    for number in range(40):
+        version = b"1.0" if number % 2 else b"1.1"
+        client, upstream = rig.ask(request(start=b"POST /v1/x HTTP/" + version, body=b"{}"))
+        upstream.send(chunks)
+        rig.turns.run()
+        assert read_response(client.got, ended=client.half_closed).body == b"ok"
+
+    assert len(rig.upstreams) == 1
 
 
 @pytest.mark.parametrize(
