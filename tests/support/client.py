@@ -40,7 +40,7 @@ def request(
     *,
     body: bytes | Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
-    timeout: float = 10.0,
+    timeout: float = 30.0,
 ) -> Answer:
     """Send one request, a mapping as JSON, and return the answer; a cut one raises `http.client.IncompleteRead`."""
     parts = urlsplit(url)

@@ -31,7 +31,7 @@ class Router(Process):
         self._records: list[dict[str, Any]] = []
         self._parsed = 0
 
-    def wait_listening(self, timeout: float = 20.0) -> None:
+    def wait_listening(self, timeout: float = 60.0) -> None:
         """Wait for its address, which its log tells."""
         self.url = self.wait_log("listening", timeout=timeout)["url"]
         self.port = urlsplit(self.url).port or 0
@@ -52,7 +52,7 @@ class Router(Process):
             and all(record.get(name) == value for name, value in fields.items())
         ]
 
-    def wait_log(self, event: str, *, timeout: float = 10.0, **fields: object) -> dict[str, Any]:
+    def wait_log(self, event: str, *, timeout: float = 30.0, **fields: object) -> dict[str, Any]:
         """Return the first record of an event with these fields, once it is there."""
 
         def seen() -> list[dict[str, Any]]:
@@ -73,12 +73,12 @@ class Router(Process):
         *,
         body: bytes | Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-        timeout: float = 10.0,
+        timeout: float = 30.0,
     ) -> Answer:
         """Send one request on a connection of its own."""
         return request(self.url + path, method, body=body, headers=headers, timeout=timeout)
 
-    def connect(self, *, timeout: float = 10.0, receive_buffer: int | None = None) -> Wire:
+    def connect(self, *, timeout: float = 30.0, receive_buffer: int | None = None) -> Wire:
         """Open a connection for bytes."""
         return Wire.connect(self.url, timeout=timeout, receive_buffer=receive_buffer)
 
@@ -94,7 +94,7 @@ class Router(Process):
         document: dict[str, Any] = answer.json()
         return document
 
-    def wait_ready(self, count: int, *, timeout: float = 20.0) -> dict[str, Any]:
+    def wait_ready(self, count: int, *, timeout: float = 30.0) -> dict[str, Any]:
         """Return the health document once that many replicas are ready."""
 
         def seen() -> dict[str, Any] | None:

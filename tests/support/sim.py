@@ -48,7 +48,7 @@ class Sim(Process):
         self.url = ""
         self.port = 0
 
-    def wait_listening(self, timeout: float = 20.0) -> None:
+    def wait_listening(self, timeout: float = 60.0) -> None:
         """Wait for its address."""
 
         def address() -> re.Match[str] | None:
@@ -65,7 +65,7 @@ class Sim(Process):
         state: dict[str, Any] = request(f"{self.url}/sim/state").json()
         return state
 
-    def wait_state(self, timeout: float = 10.0, **wanted: object) -> dict[str, Any]:
+    def wait_state(self, timeout: float = 30.0, **wanted: object) -> dict[str, Any]:
         """Return its counters once they have these values."""
 
         def seen() -> dict[str, Any] | None:

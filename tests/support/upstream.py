@@ -95,7 +95,7 @@ class RawUpstream:
         self._socket.close()
         self._socket = self._bind()
 
-    def wait_requests(self, count: int, *, timeout: float = 10.0) -> list[bytes]:
+    def wait_requests(self, count: int, *, timeout: float = 30.0) -> list[bytes]:
         """Return the requests once there are `count` of them."""
         wait_until(lambda: len(self.requests) >= count, timeout=timeout, what=f"request {count} at {self.url}")
         return self.requests

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], *, timeout: float = 10.0, what: str = "the condition") -> T:
+def wait_until(condition: Callable[[], T], *, timeout: float = 30.0, what: str = "the condition") -> T:
     """Return the first true value of `condition`, asked more and more rarely.
 
     Raises:

@@ -49,7 +49,7 @@ class Wire:
     `received` is all that ever came; `ending` is how the other side ended, once a read has seen it.
     """
 
-    def __init__(self, sock: socket.socket, *, timeout: float = 10.0) -> None:
+    def __init__(self, sock: socket.socket, *, timeout: float = 30.0) -> None:
         self.sock = sock
         self.timeout = timeout
         self.received = bytearray()
@@ -62,7 +62,7 @@ class Wire:
         cls,
         target: str | int,
         *,
-        timeout: float = 10.0,
+        timeout: float = 30.0,
         receive_buffer: int | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> Wire:
