@@ -54,7 +54,8 @@ class Lab:
         self._write_files()
         _ip("netns", "add", self._center)
         self._center_ip("link", "set", "lo", "up")
-        self._center_ip("link", "add", "br0", "type", "bridge")
+        # Of its own accord a bridge takes a port's address, and would hear of that port even when it is taken away.
+        self._center_ip("link", "add", "br0", "address", "02:00:00:00:00:01", "type", "bridge")
         self._center_ip("addr", "add", "10.199.77.1/24", "dev", "br0")
         self._center_ip("link", "set", "br0", "up")
         for host in hosts:
