@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pypto_serving_router.proxy.upstream import UpstreamConnection
 
 _ADDED = {b"host", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"x-request-id", b"expect"}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _ERRORS = {400, 408, 413, 431, 501, 502, 504}
 
 
@@ -135,7 +136,7 @@ def _origin_form(target: bytes) -> bytes:
 def _read_answers(data: bytes, sent: list[SeenRequest], routed: int, *, closed: bool) -> None:
     """The n-th answer is to the n-th request, or is an error of the router's."""
     number = 0
-    while data:
+    while data and data != _CONTINUE:
         method = sent[number].method if number < len(sent) else b"GET"
         try:
             seen = read_response(data, method=method, ended=closed)
