@@ -111,6 +111,16 @@ def test_other_methods_open_no_session(make_rig: Callable[..., Rig]) -> None:
     assert (len(rig.routing.sessions), rig.routing.balancer.routed) == (1, 1)
 
 
+def test_models_are_asked_of_whoever_is_there(make_rig: Callable[..., Rig]) -> None:
+    """spec 4.1, H15: a GET goes to each routable replica in turn, and to none that is out."""
+    rig = make_rig(replicas=3)
+    rig.routing.balancer.set_ready(rig.replicas[0], False, rig.time)
+
+    asked = [answered(rig, request(start=GET)).values(b"x-router-replica")[0] for _ in range(6)]
+
+    assert sorted(asked) == [b"r2"] * 3 + [b"r3"] * 3
+
+
 @pytest.mark.parametrize(
     ("sent", "session"),
     [(ASKED, b"%032x" % 1), (request(HEADED), b"s1"), (request(b"X-Session-Id: ?"), b"%032x" % 1)],
