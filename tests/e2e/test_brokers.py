@@ -126,7 +126,7 @@ def test_work_that_cannot_be_recalled(harness: Harness, broker: Broker) -> None:
     broker.close()  # it takes submissions and does nothing
     router = harness.start_router({"hosts": [broker.host([0])]}, "--launch-timeout", "1.5")
 
-    wait_until(lambda: unconfirmed(router) == {"node-d0": "stop-unconfirmed"}, timeout=20, what="the launch timeout")
+    wait_until(lambda: unconfirmed(router) == {"node-d0": "stop-unconfirmed"}, timeout=45, what="the launch timeout")
 
     assert "left it to a broker" in capacity(router)["last_errors"]["node-d0"]
     assert capacity(router)["free_slots"] == []
@@ -144,7 +144,7 @@ def test_a_broker_that_refuses(harness: Harness) -> None:
     router = harness.start_router({"hosts": [sim_host(launch_wrapper=wrapper)]}, "--initial-replicas", "0")
 
     assert launch(router).status in (202, 502)
-    wait_until(lambda: capacity(router)["free_slots"], timeout=20, what="the end of the launch")
+    wait_until(lambda: capacity(router)["free_slots"], timeout=45, what="the end of the launch")
 
     assert capacity(router)["last_errors"]["node-d0"] == "exited with status 17; its log ends:\nno quota left"
     assert capacity(router)["unconfirmed"] == []

@@ -57,9 +57,9 @@ def test_a_host_behind_ssh(harness: Harness, sshd: Sshd) -> None:
     assert (refused.status, refused.json()["slot"]) == (502, "shut-d3")
     assert "ssh key-refused: " in refused.json()["message"]
     assert "Permission denied" in refused.json()["message"]
-    log = first.request("GET", "/replicas/far-d1/log", timeout=30)
+    log = first.request("GET", "/replicas/far-d1/log", timeout=60)
     assert b"/scratch/it's d1" in log.body
-    assert first.request("GET", "/replicas/shut-d3/log", timeout=30).status == 502
+    assert first.request("GET", "/replicas/shut-d3/log", timeout=60).status == 502
 
     first.kill()
     second = harness.start_router({"hosts": hosts}, *state, "--initial-replicas", "3", env=path)
@@ -99,6 +99,7 @@ def locked_on(lab: Lab, host: str, *slots: str) -> Iterator[None]:
 
 @pytest.mark.netns
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_host_that_is_cut_off(harness: Harness, lab: Lab) -> None:
     """Cut off in the middle of a launch, of a stop and of serving, its slots are held until it is back (spec 7.7)."""
 
@@ -135,7 +136,7 @@ def test_a_host_that_is_cut_off(harness: Harness, lab: Lab) -> None:
                 wait_for_command(lab.disk / "logs" / f"{slot}.lock", slot, action)
             lab.drop("node01")
         # What had been told to the host goes on there: one replica is stopped and another one started.
-        router.wait_log("replica is not routable", replica="node01-d0", timeout=20)
+        router.wait_log("replica is not routable", replica="node01-d0", timeout=45)
         assert {there(ask) for _ in range(5)} == {200}
         stopped, launched = stopping.result(), launching.result()
         assert (stopped.status, launched.status) == (500, 502)

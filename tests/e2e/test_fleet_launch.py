@@ -132,7 +132,7 @@ def test_a_replica_that_exits_while_it_loads_is_told_at_once(harness: Harness) -
 
     answer = launch(router)
     assert answer.status in (202, 502), "it may be gone before it is seen to run"
-    left = wait_until(lambda: (now := capacity(router))["free_slots"] and now, timeout=20, what="the end of the launch")
+    left = wait_until(lambda: (now := capacity(router))["free_slots"] and now, timeout=45, what="the end of the launch")
 
     assert left["last_errors"]["node-d0"] == "exited with status 3; its log ends:\none\nwants 8 devices, got 1"
     assert left["unconfirmed"] == left["abandoned"] == []
@@ -168,7 +168,7 @@ def test_a_launch_that_takes_too_long_is_stopped(harness: Harness) -> None:
     wait_until(lambda: "node-d0" in slot_processes(logs), what="the process")
     assert capacity(router)["free_slots"] == []
 
-    left = wait_until(lambda: (now := capacity(router))["free_slots"] and now, timeout=20, what="the slot's freedom")
+    left = wait_until(lambda: (now := capacity(router))["free_slots"] and now, timeout=45, what="the slot's freedom")
 
     assert slot_processes(logs) == {}
     assert "not ready within 1.5 s" in left["last_errors"]["node-d0"]

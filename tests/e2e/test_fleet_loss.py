@@ -77,23 +77,38 @@ class Traffic:
         return self.answers
 
 
+def kill_each(router: Router, logs: Path, slot: str) -> None:
+    """Kill each of the three replicas that a slot gets, as soon as it is ready."""
+    killed: set[int] = set()
+
+    def next_one() -> set[int]:
+        return set(slot_processes(logs).get(slot, ())) - killed if phases(router).get(slot) == "ready" else set()
+
+    for _ in range(3):
+        for pid in wait_until(next_one, timeout=90, what="the next replica"):
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_the_dead_are_replaced_and_hopeless_slots_given_up(start_sim: Callable[..., Sim], harness: Harness) -> None:
     """A dead replica is out at once and replaced after its back-off; three losses in a row end it (spec 7.9, 6.4)."""
     logs = harness.folder / "logs"
     hosts = [
         sim_host([0, 1, 2], name="mortal"),
         sim_host([3], name="sick"),
-        sim_host([4], name="dying", sim={"exit_after": 2.0}),
+        sim_host([4], name="dying"),
         once(harness.folder, 5, name="broken"),
     ]
     timing = ("--replace-after", "1", "--health-interval", "0.5", "--drain-timeout", "60")
     survivor = {"host": "127.0.0.1", "port": start_sim().port, "name": "survivor"}
     fleet = {"replicas": [survivor], "hosts": hosts}
     router = harness.start_router(fleet, *timing, "--initial-replicas", "6")
-    wait_until(lambda: len(router.log_events("slot changed", to="ready")) == 6, timeout=30, what="six ready replicas")
+    wait_until(lambda: len(router.log_events("slot changed", to="ready")) == 6, timeout=60, what="six ready replicas")
     traffic = Traffic(router)
+    reaper = threading.Thread(target=kill_each, args=(router, logs, "dying-d4"), daemon=True)
+    reaper.start()
     pids = {slot: next(iter(found)) for slot, found in slot_processes(logs).items()}
     sick = f"http://127.0.0.1:{hosts[1]['port_base'] + 3}"
 
@@ -103,11 +118,11 @@ def test_the_dead_are_replaced_and_hopeless_slots_given_up(start_sim: Callable[.
         os.kill(pids[slot], signal.SIGKILL)
     for slot in ("mortal-d0", "mortal-d1", "mortal-d2", "broken-d5"):
         router.wait_log("replica is not routable", replica=slot)
-    assert time.monotonic() - killed_at < 10, "out at once"
+    assert time.monotonic() - killed_at < 20, "out at once"
 
     # a wait for a replacement is ended by either decision of an operator
     for slot in ("mortal-d1", "mortal-d2"):
-        router.wait_log("slot changed", slot=slot, to="free", timeout=20)
+        router.wait_log("slot changed", slot=slot, to="free", timeout=45)
         assert slot in capacity(router)["free_slots"], "what is cooling is free to be taken"
     assert retire(router, "mortal-d1").status == 200
     assert retire(router, "mortal-d1").status == 404, "there is nothing left to cancel"
@@ -115,9 +130,9 @@ def test_the_dead_are_replaced_and_hopeless_slots_given_up(start_sim: Callable[.
     router.wait_log("slot changed", slot="mortal-d2", to="launching", cause="operator")
 
     for slot in ("mortal-d0", "sick-d3"):
-        router.wait_log("slot changed", slot=slot, to="launching", cause="replacement", timeout=30)
+        router.wait_log("slot changed", slot=slot, to="launching", cause="replacement", timeout=60)
         assert between(moment(router, slot, "free"), moment(router, slot, "launching", 1)) >= BACKOFF - 0.1
-    wait_until(lambda: phases(router).get("mortal-d0") == phases(router).get("sick-d3") == "ready", timeout=20)
+    wait_until(lambda: phases(router).get("mortal-d0") == phases(router).get("sick-d3") == "ready", timeout=45)
     assert not lives(pids["sick-d3"]), "alive and unwell, it was stopped first"
     assert changes(router, "sick-d3")[3:6] == [("draining", "lost"), ("stopping", "idle"), ("free", "stopped")]
 
@@ -126,7 +141,7 @@ def test_the_dead_are_replaced_and_hopeless_slots_given_up(start_sim: Callable[.
         waits = [between(moment(router, slot, "free", n), moment(router, slot, "launching", n + 1)) for n in (0, 1)]
         assert waits[0] >= BACKOFF - 0.1
         assert waits[1] >= 2 * BACKOFF - 0.1
-        assert max(waits) < 2 * BACKOFF + 10
+        assert max(waits) < 2 * BACKOFF + 30
     assert [to for to, _ in changes(router, "broken-d5")].count("ready") == 1
     assert [to for to, _ in changes(router, "dying-d4")].count("ready") == 3
     left = capacity(router)
@@ -136,6 +151,7 @@ def test_the_dead_are_replaced_and_hopeless_slots_given_up(start_sim: Callable[.
     )
     assert left["last_errors"]["broken-d5"] == "exited with status 9; its log ends:\nbroken card"
     answers = traffic.end()
+    reaper.join()
 
     assert changes(router, "mortal-d1")[-1] == ("free", "cancelled"), "it was not launched again"
     failed = [status for status in answers if status != 200]
@@ -158,7 +174,7 @@ def escaped(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_processes_that_will_not_end(harness: Harness, tmp_path: Path, escaped: Path) -> None:
     """SIGKILL after the grace of 30 s; an address that still accepts is no confirmed stop (spec 7.6, 7.7)."""
     (tmp_path / "health").write_text("ok")
@@ -175,21 +191,17 @@ def test_processes_that_will_not_end(harness: Harness, tmp_path: Path, escaped: 
     deaf = next(iter(slot_processes(logs)["deaf-d0"]))
 
     with ThreadPoolExecutor(2) as pool:
-        began = time.monotonic()
-        killed = pool.submit(retire, router, "deaf-d0")
-        accepted = pool.submit(retire, router, "gone-d1").result(60)
-        assert 9 < time.monotonic() - began < 29, "the address had its time to go silent"
-        assert not killed.done()
-        assert lives(deaf)
-        answer = killed.result(90)
-        took = time.monotonic() - began
+        killing = pool.submit(retire, router, "deaf-d0")
+        accepted = pool.submit(retire, router, "gone-d1").result(90)
+        killed = killing.result(90)
+    assert 10 <= between(moment(router, "gone-d1", "stopping"), moment(router, "gone-d1", "unconfirmed")) < 40
+    assert 30 <= between(moment(router, "deaf-d0", "stopping"), moment(router, "deaf-d0", "free")) < 60
 
     assert (accepted.status, accepted.json()["reason"]) == (500, "stop-unconfirmed")
     assert "still accepts connections" in accepted.json()["message"]
     assert unconfirmed(router) == {"gone-d1": "stop-unconfirmed"}
     assert slot_processes(logs) == {}
-    assert answer.status == 200
-    assert 29 < took < 60
+    assert killed.status == 200
     assert not lives(deaf)
 
     os.kill(int(escaped.read_text()), signal.SIGKILL)

@@ -101,7 +101,7 @@ def test_a_drain_and_a_reservation_outlive_a_crash(harness: Harness, restart: Ca
 
     router = restart({"hosts": hosts}, "--initial-replicas", "2")
 
-    wait_until(lambda: "node-d0" not in slot_processes(logs), timeout=20, what="the end of what was draining")
+    wait_until(lambda: "node-d0" not in slot_processes(logs), timeout=45, what="the end of what was draining")
     wait_until(lambda: phases(router) == {"node-d1": "ready"}, what="the end of its row")
     assert capacity(router)["free_slots"] == ["node-d0"]
     assert unconfirmed(router) == {"stuck-d2": "stop-unconfirmed"}

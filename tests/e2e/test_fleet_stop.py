@@ -59,7 +59,7 @@ def test_a_stop_drains_first(
     other = ({"node-d0", "node-d1"} - {name}).pop()
     logs = harness.folder / "logs"
 
-    with router.connect(timeout=30) as wire:
+    with router.connect(timeout=60) as wire:
         wire.send(
             post(chat("Hello", stream=True, max_tokens=2), X_Sim_Faults='{"trickle": 0.002}', X_Session_Id=home.session)
         )
@@ -71,7 +71,7 @@ def test_a_stop_drains_first(
         assert not any(answer.done() for answer in answers)
         wire.read_until(b"data: [DONE]")
         wire.read_until(b"0\r\n\r\n")
-    retired = [answer.result(30) for answer in answers]
+    retired = [answer.result(90) for answer in answers]
 
     assert (draining["draining"], draining["outstanding"], draining["sessions"]) == (True, 1, 0)
     assert [turn.replica for turn in turns] == [other] * 3
@@ -106,7 +106,7 @@ def test_a_stop_goes_on_without_its_caller(harness: Harness) -> None:
         with router.connect() as wire:
             wire.send(b"DELETE /replicas/node-d0 HTTP/1.1\r\nHost: router\r\n\r\n")
             wait_until(lambda: phases(router) == {"node-d0": "draining"}, what="the draining")
-        wait_until(lambda: capacity(router)["free_slots"] == ["node-d0"], what="the slot's freedom", timeout=20)
+        wait_until(lambda: capacity(router)["free_slots"] == ["node-d0"], what="the slot's freedom", timeout=45)
 
     assert slot_processes(harness.folder / "logs") == {}
 
@@ -147,14 +147,14 @@ def test_a_launch_under_way_is_awaited_and_stopped(harness: Harness, background:
     router = harness.start_router({"hosts": [sim_host()]}, "--initial-replicas", "0", "--state-file", str(state_file))
     logs = harness.folder / "logs"
 
-    with slot_held_up(logs, "node-d0"):
+    with slot_held_up(logs, "node-d0") as wait_for:
         launching = background.submit(launch, router)
-        wait_until(lambda: phases(router) == {"node-d0": "starting"}, what="the launch")
+        wait_for("start")
         retiring = background.submit(retire, router, "node-d0")
         wait_until(lambda: recorded(state_file)["node-d0"].get("leaving"), what="the slot to be leaving")
         assert not launching.done()
         assert not retiring.done()
-    launched, retired = launching.result(30), retiring.result(30)
+    launched, retired = launching.result(90), retiring.result(90)
 
     assert retired.status == 200
     assert (launched.status, launched.json()["error"]["code"]) == (502, "launch_failed")
@@ -254,13 +254,13 @@ def test_the_end_awaits_launches(harness: Harness, background: ThreadPoolExecuto
     router = harness.start_router({"hosts": [sim_host()]}, "--initial-replicas", "0", "--state-file", str(state_file))
     logs = harness.folder / "logs"
 
-    with slot_held_up(logs, "node-d0"):
+    with slot_held_up(logs, "node-d0") as wait_for:
         launched = background.submit(launch, router)
-        wait_until(lambda: phases(router) == {"node-d0": "starting"}, what="the launch")
+        wait_for("start")
         router.signal(signal.SIGTERM)
         wait_until(lambda: recorded(state_file)["node-d0"].get("leaving"), what="the slot to be leaving")
         assert router.status is None
     assert router.wait() == 0
 
-    assert launched.result(30).status == 502
+    assert launched.result(90).status == 502
     assert slot_processes(logs) == {}

@@ -182,7 +182,7 @@ def test_the_routers_errors_have_an_id(
 ) -> None:
     """413, 504, 502 and 503 carry the client's id or a minted one; the official client reads them (spec 3.3, 4.7)."""
     sim = start_sim()
-    options = ("--max-body-size", "2000", "--request-timeout", "0.6", "--health-interval", "60")
+    options = ("--max-body-size", "2000", "--request-timeout", "2", "--health-interval", "60")
     router = start_router([sim], *options)
     talker = talk(router)
     seen = {}

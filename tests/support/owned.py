@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
-from functools import partial
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,26 +45,36 @@ def wait_for_command(lock: Path, slot: str, action: str) -> int:
                     return int(folder.name)
         return None
 
-    found = wait_until(find, timeout=20, what=f"a {action} of {slot} that waits")
+    found = wait_until(find, timeout=60, what=f"a {action} of {slot} that waits")
     assert found
     return found
 
 
 @contextlib.contextmanager
-def slot_held_up(log_dir: Path, slot: str) -> Iterator[Callable[[str], int]]:
-    """Make every start and stop on a slot wait, as if its host were slow: 10 seconds at most, then they fail.
+def slot_held_up(log_dir: Path, slot: str) -> Iterator[Callable[[str], None]]:
+    """Hold up every start and stop on a slot, as if its host were slow.
 
-    The function that is given waits until a command of that name (`start`, `stop`) has come as far.
+    The function that is given waits until a command of that name (`start`, `stop`) has come as far, and freezes it: on
+    its own it would give up after ten seconds.
     """
     log_dir.mkdir(exist_ok=True)
     path = log_dir / f"{slot}.lock"
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
+    frozen: list[int] = []
+
+    def freeze(action: str) -> None:
+        frozen.append(wait_for_command(path, slot, action))
+        os.kill(frozen[-1], signal.SIGSTOP)
+
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield partial(wait_for_command, path, slot)
+        yield freeze
     finally:
         os.close(lock)
+        for pid in frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def launch(router: Router, **where: str) -> Answer:
