@@ -25,9 +25,12 @@ ENDLESS = b"HTTP/1.1 200 OK\r\n\r\nhello"
 
 
 def test_scripts_are_what_they_claim() -> None:
-    """spec 4.8: of the exchanges used here, h11 reads every answer a client gets, to its end."""
+    """spec 4.8: of the exchanges used here, each comes to its end, and h11 reads every answer that a client gets."""
     for name, script in SCRIPTS.items():
         account = converse(script)
+        assert [outcome for outcome, _ in account.outcomes if outcome != "refused"] == ["complete"] * len(
+            script.answers
+        )
         rest = account.client
         for _ in script.answers:
             method = script.sent.lstrip().split(b" ")[0] if name != "pipelined" else b"GET"
