@@ -110,6 +110,24 @@ def test_a_drain_and_a_reservation_outlive_a_crash(harness: Harness, restart: Ca
     assert router.wait() == 3
 
 
+def test_what_is_adopted_unready_has_a_launch_timeout_of_its_own(
+    harness: Harness, restart: Callable[..., Router]
+) -> None:
+    """It counts from the adoption; after it the replica is stopped like any that never got ready (spec 7.13, 7.5)."""
+    host = sim_host()
+    first = restart({"hosts": [host]})
+    first.wait_ready(1)
+    first.kill()
+    request(f"http://127.0.0.1:{host['port_base']}/sim/faults", "POST", body={"health": "unready"})
+
+    router = restart({"hosts": [host]}, "--launch-timeout", "2")
+
+    assert phases(router) == {"node-d0": "starting"}
+    wait_until(lambda: capacity(router)["free_slots"] == ["node-d0"], what="the end of the launch timeout")
+    assert "not ready within 2 s" in capacity(router)["last_errors"]["node-d0"]
+    assert slot_processes(harness.folder / "logs") == {}
+
+
 def test_a_stranger_is_not_adopted(
     start_sim: Callable[..., Sim], harness: Harness, restart: Callable[..., Router]
 ) -> None:

@@ -235,6 +235,23 @@ def test_the_end_stops_what_was_launched(start_sim: Callable[..., Sim], harness:
     assert len([slot for to, slot in moves[:first_free] if to == "stopping"]) == 4
 
 
+def test_the_end_lets_owned_replicas_finish(harness: Harness) -> None:
+    """What an owned replica is at when SIGTERM comes is finished before it is stopped (spec 7.11, 7.8)."""
+    router = harness.start_router({"hosts": [sim_host()]}, "--drain-timeout", "60")
+    router.wait_ready(1)
+
+    with router.connect(timeout=60) as wire:
+        wire.send(post(chat("Hello", stream=True, max_tokens=2), X_Sim_Faults='{"trickle": 0.002}'))
+        wire.read_until(b"data: ")
+        router.signal(signal.SIGTERM)
+        router.wait_log("slot changed", to="draining", cause="shutdown")
+        assert slot_processes(harness.folder / "logs")
+        wire.read_until(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert router.wait() == 0
+    assert router.log_events("slot changed", to="stopping")[0]["cause"] == "idle"
+    assert slot_processes(harness.folder / "logs") == {}
+
+
 def test_an_end_without_confirmation_is_told(harness: Harness) -> None:
     """Exit status 3 says that a replica may still run (spec 1.4)."""
     router = harness.start_router({"hosts": [stoppable(harness.folder)]})
