@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bench.machine import require_linux
 from tests.support.client import chat, request
@@ -68,6 +68,10 @@ def _when(router: Router, event: str, **fields: object) -> float:
     return _seconds(router.wait_log(event, timeout=_PATIENCE, **fields)["timestamp"])
 
 
+def _ready(router: Router) -> list[dict[str, Any]]:
+    return router.log_events("slot changed", slot="node-d0", to="ready")
+
+
 class _Traffic:
     """Asks for short streams at a steady rate, whatever becomes of the earlier ones."""
 
@@ -104,6 +108,7 @@ class _Traffic:
 def follow_a_death(folder: Path) -> Death:
     """Kill one of two replicas under traffic, and wait until it has been replaced."""
     harness = Harness(folder, patience=60)
+    traffic: _Traffic | None = None
     try:
         host = sim_host([0, 1], sim={"load_delay": _LOAD, "decode_rate": 40})
         router = harness.start_router({"hosts": [host]}, *_DEFAULTS, "--initial-replicas", "2")
@@ -119,8 +124,8 @@ def follow_a_death(folder: Path) -> Death:
         dead = _when(router, "slot changed", slot="node-d0", to="draining")
         free = _when(router, "slot changed", slot="node-d0", to="free")
         again = _when(router, "slot changed", slot="node-d0", to="launching", cause="replacement")
-        router.wait_ready(2, timeout=_PATIENCE)
-        full = _seconds(router.log_events("slot changed", slot="node-d0", to="ready")[1]["timestamp"])
+        wait_until(lambda: len(_ready(router)) == 2, timeout=_PATIENCE, what="the replacement")
+        full = _seconds(_ready(router)[1]["timestamp"])
         time.sleep(2.0)
         whole = traffic.end()
         return Death(
@@ -133,6 +138,8 @@ def follow_a_death(folder: Path) -> Death:
             requests=len(whole),
         )
     finally:
+        if traffic is not None:
+            traffic.end()
         _end(harness)
 
 
