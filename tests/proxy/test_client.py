@@ -301,6 +301,24 @@ def test_the_head_of_a_later_request_is_held_to_the_same(rig: Rig) -> None:
     assert codes(client) == [408]
 
 
+def test_a_head_that_came_in_pieces_is_over_once_it_is_whole(rig: Rig) -> None:
+    """spec 4.10: what ends an idle connection after it is no 408, and the next head has 15 s again."""
+    idle, slow = rig.connect(), rig.connect()
+    for client in (idle, slow):
+        client.send(request()[:10])
+        _, upstream = rig.ask(request()[10:], client)
+        upstream.send(answer())
+        client.take()
+    rig.pass_time(20)
+    slow.send(b"GET")
+
+    rig.pass_time(15.1)
+    assert (codes(slow), idle.got) == ([408], b"")
+    rig.pass_time(40)
+
+    assert (idle.lost, idle.got) == (True, b"")
+
+
 def test_an_idle_connection_is_closed(rig: Rig) -> None:
     """spec 4.10: 75 s after an answer, without a word."""
     client, upstream = rig.ask(request())
