@@ -24,25 +24,28 @@ if TYPE_CHECKING:
     from tests.support.harness import Harness
     from tests.support.router import Router
 
-ROUNDS = int(os.environ.get("PYPTO_TEST_CRASHES", "4"))
+ROUNDS = int(os.environ.get("PYPTO_TEST_CRASHES", "3"))
 """Crashes at a random moment, each with a restart."""
 
 
 class Crashing:
     """A fleet whose router is killed again and again; after each restart it is compared with the machine."""
 
-    def __init__(self, harness: Harness, hosts: list[dict[str, Any]], *args: str) -> None:
+    def __init__(
+        self, harness: Harness, hosts: list[dict[str, Any]], *args: str, env: dict[str, str | None] | None = None
+    ) -> None:
         self.logs = harness.folder / "logs"
         self.state = harness.folder / "state"
         self.slots = [f"{host['name']}-d{device}" for host in hosts for device in host["devices"]]
         self._harness = harness
         self._hosts = hosts
         self._args = args
+        self._env = env
         self.router = self._start()
 
     def _start(self) -> Router:
         options = ("--state-file", str(self.state), "--initial-replicas", "0", "--health-interval", "0.2")
-        return self._harness.start_router({"hosts": self._hosts}, *options, *self._args)
+        return self._harness.start_router({"hosts": self._hosts}, *options, *self._args, env=self._env)
 
     def crash(self) -> None:
         """Kill the router and start another, which must know of every process."""
@@ -74,7 +77,7 @@ class Crashing:
             with ThreadPoolExecutor(len(names)) as pool:
                 list(pool.map(lambda name: retire(self.router, name), names))
         assert slot_processes(self.logs) == {}
-        assert self.router.replicas()["capacity"]["free_slots"] == self.slots
+        assert set(self.router.replicas()["capacity"]["free_slots"]) == set(self.slots)
 
 
 def in_background(act: Callable[[], object]) -> threading.Thread:
@@ -156,12 +159,19 @@ def test_a_crash_at_each_step_of_a_launch_and_a_stop(harness: Harness) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 60 * ROUNDS)
-def test_crashes_at_any_moment(harness: Harness) -> None:
+@pytest.mark.parametrize("far", [False, pytest.param(True, marks=pytest.mark.ssh)], ids=["local", "ssh"])
+def test_crashes_at_any_moment(harness: Harness, request: pytest.FixtureRequest, far: bool) -> None:
     """Launches and stops cut off at random moments: the books always agree with the machine (spec 7.13)."""
     seed = int(os.environ.get("PYPTO_TEST_SEED", random.SystemRandom().randrange(1_000_000)))
     chance = random.Random(seed)
-    hosts = [sim_host([0, 1]), sim_host([2], name="slow", sim={"load_delay": 1.0, "escape": 600})]
-    crashing = Crashing(harness, hosts)
+    slow = {"load_delay": 1.0, "escape": 600}
+    env: dict[str, str | None] | None = None
+    if far:
+        env = {"PATH": f"{request.getfixturevalue('sshd').bin}{os.pathsep}{os.environ['PATH']}"}
+        hosts = [sim_host([0, 1], ssh="node01", address="127.0.0.1"), sim_host([2], name="slow", sim=slow)]
+    else:
+        hosts = [sim_host([0, 1]), sim_host([2], name="slow", sim=slow)]
+    crashing = Crashing(harness, hosts, env=env)
     threads = []
     try:
         for _ in range(ROUNDS):
