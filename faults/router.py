@@ -152,6 +152,7 @@ def address_in_use(scene: Scene) -> Outcome:
     stranger = scene.harness.start_sim("--port", str(host["port_base"]), keep_alive=0.2)
     scene.start({"hosts": [host]}, "--initial-replicas", "1")
     scene.until_ready(1)
+    scene.count()
     held = scene.router.replicas()["capacity"]["unconfirmed"]
     assert [(one["slot"], one["reason"]) for one in held] == [("node-d0", "address-in-use")]
     assert stranger.state()["requests"] == 0

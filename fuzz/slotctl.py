@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import msgspec
+import structlog
 
 from fuzz.documents import SCRAPS, documents
 from fuzz.target import Target, choices
@@ -20,6 +22,7 @@ from pypto_serving_router.launch.transport import Completed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 _MARKER = "f" * 32
 _FLEET = parse_fleet(b'{"hosts": [{"name": "n", "devices": [0], "model": "/m", "log_dir": "/nowhere"}]}', source="")
 _HANDLE = {"pid": 17, "started_at": "17", "boot_id": "b"}
@@ -54,7 +57,7 @@ def check(data: bytes) -> None:
     marker = choose.choice([_MARKER.encode() + b" "] * 4 + [b"", b"0" * 32 + b" "])
     completed = Completed(choose.choice([0, 0, 1, 127, 255]), before + b"\n" + marker + data + b"\n", before)
     with patch("pypto_serving_router.launch.launcher.LocalTransport", lambda: _Host(completed)):
-        launcher = Launcher(_FLEET.slots)
+        launcher = Launcher(_FLEET.slots, log=_SILENT)
     with patch("secrets.token_hex", lambda _: _MARKER):
         asyncio.run(_ask(launcher))
 

@@ -24,6 +24,7 @@ DECODE_RATE = 400.0
 """Tokens a second of one answer; the replicas are started with it."""
 
 _TURNS = 6
+_PATIENCE = 10.0  # seconds for what takes milliseconds, unless this process itself is starved
 _MALFORMED = [
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
     b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -237,7 +238,7 @@ class Traffic:
         request = self._request(tokens=tokens, stream=stream, faults={"break_with": way, "break_after": after})
         answer = Answer()
         try:
-            await asyncio.wait_for(self._exchange(request, into=answer), 3.0)
+            await asyncio.wait_for(self._exchange(request, into=answer), _PATIENCE)
         except TimeoutError:
             if way != "hang":
                 raise Wrong(f"no end of an answer that was broken by {way}") from None
@@ -261,7 +262,7 @@ class Traffic:
                 raise Wrong(f"no answer to {data[:60]!r}: {error}") from None
             if answer.status not in (400, 431):
                 raise Wrong(f"{answer.status} to {data[:60]!r}")
-            if await asyncio.wait_for(connection.rest(), 3.0):
+            if await asyncio.wait_for(connection.rest(), _PATIENCE):
                 raise Wrong(f"more than one answer to {data[:60]!r}")
         finally:
             connection.leave()

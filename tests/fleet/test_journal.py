@@ -142,6 +142,7 @@ def test_no_launched_process_holds_the_file(journal: Journal, path: Path) -> Non
         (b'{"version":2,"slots":{"new":"shape"}}', "is of version 2; this router reads version 1"),
         (b'{"version":"1","slots":[]}', "can't be understood"),
         (b"\xff\xfe", "can't be understood"),
+        (b'{"version":1,"slots":' + b"[" * 50_000, "can't be understood"),
         (b'{"version":1,"slots":[{"\\u001b[2J":1}]}', r"`\\x1b\[2J`"),
     ],
 )

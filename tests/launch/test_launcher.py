@@ -192,6 +192,7 @@ def test_no_more_commands_at_once_than_a_host_admits(tmp_path: Path, monkeypatch
         (b'{"state": "failed"}', "does not say why"),
         (b'{"state": "failed", "detail": "' + b"x" * 100_000 + b'"}', "x" * 100),
         (b"\xff", "an answer that cannot be read"),
+        (b'{"state": "log", "x": ' + b"[" * 50_000, "an answer that cannot be read"),
         (b'{"state": "\xff"}', "an answer that cannot be read"),
     ],
 )

@@ -178,7 +178,7 @@ def decode(content: bytes) -> tuple[Slot, ...]:
         if version != VERSION:
             raise JournalError(f"is of version {version}; this router reads version {VERSION}")
         slots = tuple(_slot(entry) for entry in msgspec.json.decode(content, type=_Document).slots)
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise JournalError(f"can't be understood: {ascii(str(problem))[1:-1]}") from problem
     if len({slot.id for slot in slots}) < len(slots):
         raise JournalError("records a slot twice")

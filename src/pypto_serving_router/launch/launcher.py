@@ -224,7 +224,7 @@ def _read_answer(completed: Completed, marker: str) -> _Answer:
         if line.startswith(prefix):
             try:
                 answer = msgspec.json.decode(line[len(prefix) :], type=_Answer)
-            except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
                 raise TransportError(f"an answer that cannot be read: {problem}") from problem
             answer = msgspec.structs.replace(answer, detail=answer.detail[:LONGEST_DETAIL])
             if answer.state == "failed":
