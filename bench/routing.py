@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import uvloop
 
 from pypto_serving_router.core.balancer import Lease, Replica
+from pypto_serving_router.core.decisions import KEPT
 from pypto_serving_router.core.ids import ReplicaId
 from pypto_serving_router.core.routing import Routing
 from pypto_serving_router.core.session_id import from_body
@@ -59,8 +60,8 @@ QUICK = Sizes(
 )
 
 
-def fleet(count: int, capacity: int) -> Routing:
-    routing = Routing(slack=8, ttl=TTL, capacity=capacity)
+def fleet(count: int, capacity: int, remembered: int = KEPT) -> Routing:
+    routing = Routing(slack=8, ttl=TTL, capacity=capacity, remembered=remembered)
     for n in range(count):
         routing.balancer.add(Replica(ReplicaId(f"r{n}"), "127.0.0.1", 8001, ready=True))
     return routing
@@ -136,10 +137,13 @@ def resident() -> int:
 
 
 def memory(sizes: Sizes) -> Figures:
-    """Bytes a pin, its session's id included: of a table that has just been filled, and of one in long use."""
+    """Bytes a pin, its session's id included: of a table that has just been filled, and of one in long use.
+
+    And bytes a remembered choice, with the id and the pin that it alone keeps.
+    """
     figures = {}
     for traced in (False, True):
-        routing = fleet(10, sizes.pins)
+        routing = fleet(10, sizes.pins, remembered=1)
         fill(routing, 10, 1.0)
         gc.collect()
         if traced:
@@ -150,6 +154,12 @@ def memory(sizes: Sizes) -> Figures:
                 fill(routing, sizes.pins, 2.0)
             after = tracemalloc.get_traced_memory()[0] if traced else resident()
             figures[f"{'tracemalloc' if traced else 'resident'}, {state}"] = (after - before) / sizes.pins
+    for count in (1, 8, 1000):
+        routing = fleet(count, 1, remembered=KEPT)
+        before = tracemalloc.get_traced_memory()[0]
+        fill(routing, KEPT, 1.0)
+        after = tracemalloc.get_traced_memory()[0]
+        figures[f"tracemalloc, a remembered choice among {count} replicas"] = (after - before) / KEPT
     tracemalloc.stop()
     return figures
 

@@ -1,25 +1,30 @@
-"""A request's way through the session table and the balancer, as one step each for its start and its end."""
+"""A request's way through session table and balancer, as one step each for its start and its end."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pypto_serving_router.core import decisions
 from pypto_serving_router.core.balancer import Balancer, Lease, Placement
+from pypto_serving_router.core.decisions import Decisions, glance
 from pypto_serving_router.core.sessions import SessionTable
 
 if TYPE_CHECKING:
     from pypto_serving_router.core.balancer import Replica
 
+_AFFINITY = Placement.AFFINITY
+
 
 class Routing:
-    """The session table and the balancer, kept in step.
+    """The session table and the balancer, kept in step, and the memory of what was chosen.
 
     Every method is synchronous, so that nothing comes between the look-up, the choice and the pin.
     """
 
-    def __init__(self, *, slack: int, ttl: float, capacity: int) -> None:
-        """Take `--affinity-slack`, `--session-ttl` in seconds and `--max-sessions`."""
+    def __init__(self, *, slack: int, ttl: float, capacity: int, remembered: int = decisions.KEPT) -> None:
+        """Take `--affinity-slack`, `--session-ttl` in seconds, `--max-sessions`, and how many choices to remember."""
         self.balancer = Balancer(slack=slack)
+        self.decisions = Decisions(remembered)
         self.sessions = SessionTable(ttl=ttl, capacity=capacity, on_unpin=self.balancer.lowered)
 
     def place(self, session: str, now: float) -> Lease:
@@ -32,10 +37,17 @@ class Routing:
         pin = sessions.find(session, now)
         if pin is None:
             lease = self.balancer.acquire()
-            lease.pin = sessions.open(session, lease.replica, now)
+            seen = glance(lease)
+            lease.pin = pin = sessions.open(session, lease.replica, now)
+            self.decisions.note(pin, lease, now, seen)
         else:
-            lease = self.balancer.acquire(pin.replica)
+            pinned = pin.replica
+            lease = self.balancer.acquire(pinned)
             lease.pin = pin
+            if lease.placement is _AFFINITY:
+                pin.hits += 1
+            else:
+                self.decisions.note(pin, lease, now, glance(lease, pinned), pinned)
             sessions.begin(pin, lease.replica, now)
         return lease
 
@@ -64,7 +76,9 @@ class Routing:
         moved.placement = Placement.MOVED_UNROUTABLE
         if lease.pin is not None:
             moved.replica.routed += 1
+            seen = glance(moved, lease.replica)
             moved.pin = self.sessions.pin(lease.pin.session, moved.replica, now)
+            self.decisions.note(moved.pin, moved, now, seen, lease.replica)
         return moved
 
     def finish(self, lease: Lease, now: float) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pypto_serving_router.core.balancer import Replica
+from pypto_serving_router.core.decisions import Why
 from pypto_serving_router.core.ids import ReplicaId
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 SHARD = 1024
 """The most pins a shard holds on average: few enough to be gone through within one request."""
+
+_DRAINING, _EXPIRED, _EVICTED = Why.DRAINING, Why.EXPIRED, Why.EVICTED
 
 
 class Pin(msgspec.Struct, gc=False, eq=False):
@@ -42,6 +45,10 @@ class Pin(msgspec.Struct, gc=False, eq=False):
     """0 in the idle ring, and once forgotten."""
     before: Pin
     after: Pin
+    hits: int = 0
+    """Requests that went to the replica by affinity."""
+    ended: Why | None = None
+    """Why it was forgotten."""
 
 
 def _ring() -> Pin:
@@ -84,7 +91,7 @@ class SessionTable:
         pin = self._shards[hash(session) & self._mask].get(session)
         if pin is not None:
             if pin.replica.dropped:
-                self._forget(pin)
+                self._forget(pin, _DRAINING)
                 return None
             if pin.last + self.ttl <= now and not pin.inflight:
                 self._expire(pin)
@@ -103,7 +110,7 @@ class SessionTable:
             busy = self._busy.after
             victim = idle if idle.last <= busy.last else busy
             self.evicted += not victim.replica.dropped
-            self._forget(victim)
+            self._forget(victim, _EVICTED)
         root = self._busy
         last = root.before
         pin = Pin(session, replica, now, 1, last, root)
@@ -166,26 +173,28 @@ class SessionTable:
         self._next_shard = (self._next_shard + 1) & self._mask
         work = len(shard) + 1
         for pin in [pin for pin in shard.values() if pin.replica.dropped]:
-            self._forget(pin)
+            self._forget(pin, _DRAINING)
         return work
 
     def _expire(self, pin: Pin) -> None:
         self.expired += not pin.replica.dropped
-        self._forget(pin)
+        self._forget(pin, _EXPIRED)
 
-    def _forget(self, pin: Pin) -> None:
+    def _forget(self, pin: Pin, why: Why) -> None:
         del self._shards[hash(pin.session) & self._mask][pin.session]
         before = pin.before
         after = pin.after
         before.after = after
         after.before = before
-        if pin.inflight:  # leases hold it still: they must not keep its neighbours, nor take it for a live one
-            pin.before = pin.after = self._idle
-            pin.inflight = 0
+        # Leases and decisions may hold it still: they must not keep its neighbours, nor take it for a live one.
+        pin.before = pin.after = self._idle
+        pin.inflight = 0
         replica = pin.replica
         if replica.dropped:
+            pin.ended = _DRAINING
             self._remains -= 1
             return
+        pin.ended = why
         self._live -= 1
         replica.pins -= 1
         if self._on_unpin is not None:
