@@ -133,10 +133,12 @@ class App:
         self._admin = Admin(
             balancer=self._routing.balancer,
             sessions=self._routing.sessions,
+            decisions=self._routing.decisions,
             fleet=self._fleet,
             token=settings.admin_token,
             metrics=self._metrics,
             recent=logs.recent,
+            now=now,
             wall_time=WallClock(now, time.time),
             floodgate=self._floodgate,
             log=self._log,

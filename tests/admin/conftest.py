@@ -101,10 +101,12 @@ class Router:
         self.admin = Admin(
             balancer=self.balancer,
             sessions=self.routing.sessions,
+            decisions=self.routing.decisions,
             fleet=self.fleet,
             token=token,
             metrics=self.metrics,
             recent=self.recent,
+            now=lambda: self.time,
             wall_time=WallClock(lambda: self.time, lambda: EPOCH + self.time - 100.0),
             floodgate=Floodgate(lambda: self.time),
             log=self.log,  # type: ignore[arg-type] # as much of one as is used

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pypto_serving_router.admin import access, routes, views
-from pypto_serving_router.admin.routes import DEFAULT_LINES, MAX_EVENTS, MAX_LINES
+from pypto_serving_router.admin.routes import DEFAULT_DECISIONS, DEFAULT_LINES, MAX_DECISIONS, MAX_EVENTS, MAX_LINES
+from pypto_serving_router.core.decisions import Why
 
 if TYPE_CHECKING:
     from tests.admin.conftest import Router
@@ -18,10 +19,17 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "admin-api.md").read_
 def test_fields(router: Router) -> None:
     """Every field that is shown is explained (spec 6.1, 6.2)."""
     replica = router.add("node0")
+    router.routing.place("s", router.time)
+    told = router.json("GET", "/replicas/decisions?session=s")[1]
     shown = {
         *views.health(router.balancer, router.routing.sessions),
         *views.row(replica, str),
         *views.capacity_left(router.fleet.capacity()),
+        *told,
+        *told["pinned"],
+        *told["decisions"][0],
+        *told["decisions"][0]["loads"][0],
+        *Why,
     }
 
     assert {field for field in shown if f"`{field}`" not in PAGE} == set()
@@ -41,3 +49,4 @@ def test_bounds() -> None:
     """The bounds of the query's numbers are those of the code (spec 6.5)."""
     assert f"1 to {MAX_LINES:,}, {DEFAULT_LINES} by default" in PAGE
     assert f"N up to {MAX_EVENTS}" in PAGE
+    assert f"1 to {MAX_DECISIONS}, {DEFAULT_DECISIONS} by default" in PAGE

@@ -56,6 +56,7 @@ def test_unknown_paths(router: Router, target: str) -> None:
         ("GET", "/replicas/a", "DELETE"),
         ("HEAD", "/replicas/a", "DELETE"),
         ("POST", "/replicas/a/log", "GET, HEAD"),
+        ("POST", "/replicas/decisions", "GET, HEAD, DELETE"),
         ("PUT", "/", "GET, HEAD"),
         ("OPTIONS", "/metrics", "GET, HEAD"),
     ],
@@ -327,6 +328,7 @@ GUARDED = [
     ("GET", "/replicas"), ("POST", "/replicas"), ("DELETE", "/replicas/x"), ("GET", "/replicas/x/log"),
     ("GET", "/%72eplicas"), ("GET", "/replica%73/x/log"), ("PUT", "/replicas"), ("GET", "/replicas/"),
     ("GET", "/replicas/../health"), ("GET", "/replicas/%2e%2e"), ("GET", "/replicas?x"), ("OPTIONS", "/replicas"),
+    ("GET", "/replicas/decisions"), ("GET", "/replicas/%64ecisions?session=s"),
     ("GET", "http://router:8000/replicas"), ("GET", "/replicas/no/such/thing"), ("HEAD", "/replicas"),
 ]  # fmt: skip
 

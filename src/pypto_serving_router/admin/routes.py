@@ -5,6 +5,7 @@ Rules for editors.
 1. A path is split at its slashes first and each segment is decoded once; routes and the token rule both look at those
    segments, so that no spelling reaches one and escapes the other.
 2. Everything whose first segment is `replicas` is guarded, whether it exists or not.
+3. A fixed name below `replicas` takes no method that is a replica's: one may be called so.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from pypto_serving_router.core.balancer import Balancer
+    from pypto_serving_router.core.decisions import Decisions
     from pypto_serving_router.core.head import RequestHead
     from pypto_serving_router.core.sessions import SessionTable
     from pypto_serving_router.fleet.controller import LaunchResult, RetireResult
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 MAX_LINES: Final = 10_000
 DEFAULT_LINES: Final = 100
 MAX_EVENTS: Final = 256
+MAX_DECISIONS: Final = 100
+DEFAULT_DECISIONS: Final = 20
 
 _REPLICAS: Final = b"replicas"
 _REFUSALS_EVERY: Final = 60.0  # seconds between two records of refused requests
@@ -94,21 +98,25 @@ class Admin:
         *,
         balancer: Balancer,
         sessions: SessionTable,
+        decisions: Decisions,
         fleet: Fleet,
         token: str | None,
         metrics: Metrics,
         recent: Recent,
+        now: Callable[[], float],
         wall_time: Callable[[float], str],
         floodgate: Floodgate,
         log: FilteringBoundLogger,
     ) -> None:
-        """`wall_time` tells what a monotonic moment was on the wall."""
+        """`now` is monotonic, and `wall_time` tells what such a moment was on the wall."""
         self._balancer = balancer
         self._sessions = sessions
+        self._decisions = decisions
         self._fleet = fleet
         self._token = None if token is None else token.encode()
         self._metrics = metrics
         self._recent = recent
+        self._now = now
         self._wall_time = wall_time
         self._floodgate = floodgate
         self._log = log
@@ -146,6 +154,8 @@ class Admin:
                 return {"GET": self._show_metrics}
             case [b"replicas"]:
                 return {"GET": self._list, "POST": self._launch}
+            case [b"replicas", b"decisions"]:
+                return {"GET": self._explain, "DELETE": partial(self._retire, "decisions")}
             case [b"replicas", name] if name:
                 return {"DELETE": partial(self._retire, _text(name))}
             case [b"replicas", name, b"log"] if name:
@@ -181,6 +191,21 @@ class Admin:
         if "events" in call.query:
             view["events"] = self._recent.latest(_number(call.query, "events", 0, MAX_EVENTS))
         return document(view)
+
+    async def _explain(self, call: _Call) -> Answer:
+        count = _number(call.query, "last", 1, MAX_DECISIONS, default=DEFAULT_DECISIONS)
+        slack = self._balancer.slack
+        if "session" not in call.query:
+            return document(views.decisions(self._decisions.last(count), slack, self._wall_time))
+        session = _one(call.query, "session")
+        pin = self._sessions.find(session, self._now())
+        decisions = self._decisions.last(count, session)
+        if pin is None and not decisions:
+            raise RequestError(404, "unknown_session", "nothing is remembered of this session")
+        return document(
+            views.story(session, pin, self._sessions.ttl, self._wall_time)
+            | views.decisions(decisions, slack, self._wall_time)
+        )
 
     async def _launch(self, call: _Call) -> Answer:
         where = _read_where(call.body)
@@ -272,6 +297,12 @@ def _number(query: Mapping[str, list[str]], name: str, least: int, most: int, de
     if value.isascii() and value.isdigit() and len(value) < 10 and least <= int(value) <= most:
         return int(value)
     raise RequestError(400, "invalid_query", f"`{name}` is a number from {least} to {most}")
+
+
+def _one(query: Mapping[str, list[str]], name: str) -> str:
+    if len(query[name]) != 1 or not query[name][0]:
+        raise RequestError(400, "invalid_query", f"`{name}` is to be given once, and not empty")
+    return query[name][0]
 
 
 def _flag(query: Mapping[str, list[str]], name: str) -> bool:

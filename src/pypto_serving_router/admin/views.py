@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from pypto_serving_router.admin.wall_clock import iso
 from pypto_serving_router.core.balancer import Phase
+from pypto_serving_router.telemetry.access import short_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from pypto_serving_router.core.balancer import Balancer, Replica
-    from pypto_serving_router.core.sessions import SessionTable
+    from pypto_serving_router.core.decisions import Decision
+    from pypto_serving_router.core.sessions import Pin, SessionTable
     from pypto_serving_router.fleet.pool import Capacity, Reserved
 
 
@@ -65,6 +67,46 @@ def capacity_left(capacity: Capacity) -> dict[str, Any]:
         "unconfirmed": [_reserved(slot) for slot in capacity.unconfirmed],
         "abandoned": [_reserved(slot) for slot in capacity.abandoned],
         "last_errors": details | dict(capacity.last_errors),
+    }
+
+
+def story(session: str, pin: Pin | None, ttl: float, wall_time: Callable[[float], str]) -> dict[str, Any]:
+    """Return where a conversation is now; `expires` is when its pin does, unless a request comes before."""
+    pinned = pin and {
+        "replica": pin.replica.id,
+        "outstanding": pin.inflight,
+        "last_activity": wall_time(pin.last),
+        "expires": None if pin.inflight else wall_time(pin.last + ttl),
+    }
+    return {"session": session, "digest": short_hash(session), "pinned": pinned}
+
+
+def decisions(found: Iterable[Decision], slack: int, wall_time: Callable[[float], str]) -> dict[str, Any]:
+    """Return choices of a replica; like the log, they name their sessions by digests."""
+    return {"slack": slack, "decisions": [_decision(decision, wall_time) for decision in found]}
+
+
+def _decision(decision: Decision, wall_time: Callable[[float], str]) -> dict[str, Any]:
+    return {
+        "digest": short_hash(decision.session),
+        "at": wall_time(decision.at),
+        "replica": decision.replica,
+        "placement": decision.placement,
+        "why": decision.why,
+        "left": decision.left,
+        "trouble": decision.trouble,
+        "stayed": decision.stayed,
+        "ended": decision.ended,
+        "replicas": decision.replicas,
+        "loads": [
+            {
+                "replica": load.replica,
+                "routable": load.available,
+                "outstanding": load.outstanding,
+                "sessions": load.pins,
+            }
+            for load in decision.loads
+        ],
     }
 
 
