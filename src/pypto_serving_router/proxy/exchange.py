@@ -317,8 +317,7 @@ class Exchange:
     def _send(self, upstream: UpstreamConnection) -> None:
         self._upstream = upstream
         upstream.start(self)
-        if not self.request_id:
-            self.request_id = self._proxy.mint().encode()
+        self.request_id = self.request_id or self._proxy.mint().encode()
         head = forward_request(
             self.head, host=upstream.replica.authority, peer=self.client.peer, request_id=self.request_id
         )
@@ -470,11 +469,13 @@ class Exchange:
     def _answer(self, answer: Answer, outcome: str) -> None:
         """Answer in the replica's place."""
         self.status = answer.status
-        more = b""
+        more = b"" if self.lease is None else self._proxy.describe(self.lease)
         if self.head.method == _POST:
             if self.session is None:  # refused before its body was read
                 self.session = self._named() or self._proxy.mint()
-            more = b"X-Session-Id: %b\r\n" % self.session.encode()
+            more += b"X-Session-Id: %b\r\n" % self.session.encode()
+        self.request_id = self.request_id or self._proxy.mint().encode()
+        more += b"X-Request-Id: %b\r\n" % self.request_id
         self._end(outcome)
         self.client.answer(answer, more=more)
 
