@@ -190,6 +190,16 @@ def test_a_body_is_buffered_only_for_its_session(rig: Rig) -> None:
         rig.upstreams.clear()
 
 
+def test_chunks_for_a_1_0_client_end_its_connection(rig: Rig) -> None:
+    """spec 4.8: it gets their content, whose end only the connection's can show, although it asked to stay."""
+    client, upstream = rig.ask(request(b"Connection: keep-alive", start=OLD, body=b"{}"))
+    upstream.send(STREAM + b"0\r\n\r\n")
+    rig.turns.run()
+
+    seen = read_response(client.got, ended=True)
+    assert (seen.body, seen.values(b"connection"), client.half_closed) == (b"hello", [b"close"], True)
+
+
 def test_a_streamed_body_arrives_piece_by_piece(rig: Rig) -> None:
     """spec 4.3: chunks are passed on as they come, without their trailers."""
     client, upstream = rig.ask(request(HEADED, b"Transfer-Encoding: chunked"))
@@ -304,6 +314,23 @@ def test_an_early_answer(rig: Rig) -> None:
     seen = got(client)
     assert (seen.status, seen.values(b"connection")) == (413, [b"close"])
     assert (client.half_closed, upstream.lost, len(rig.attempts)) == (True, True, 1)
+
+
+def test_an_early_answer_for_a_client_that_is_held_back(rig: Rig) -> None:
+    """spec 4.8: it is read again, so that its end is seen, and what it still sends cannot destroy its answer."""
+    rig.stalling = True
+    client, upstream = rig.ask(request(HEADED, b"Content-Length: 1000000"))
+    for _ in range(20):
+        client.send(b"x" * 10_000)
+    assert not client.is_reading()
+
+    upstream.send(answer(start=b"HTTP/1.1 413 Too Large", body=b"no"))
+    rig.turns.run()
+
+    assert (got(client).status, client.is_reading(), client.held) == (413, True, 0)
+    client.end()
+    rig.turns.run()
+    assert client.ended == "fin"
 
 
 def test_a_body_goes_on_during_an_early_answer(rig: Rig) -> None:

@@ -171,6 +171,19 @@ def test_a_connection_that_closes_while_idle_is_forgotten(rig: Rig, how: Callabl
     assert (rig.pool.open, rig.pool.idle, rig.faults) == (1, 1, [])
 
 
+def test_a_connection_is_not_used_in_the_turn_of_its_end(rig: Rig) -> None:
+    """spec 4.6, P1: once the replica's end was seen nothing more is sent there, lost though it is not yet."""
+    client, upstream = rig.ask(ASKED)
+    upstream.send(answer())
+    upstream.take()
+
+    upstream.end()
+    client.send(ASKED)
+    rig.turns.run()
+
+    assert (upstream.got, len(rig.upstreams)) == (b"", 2)
+
+
 def test_a_connection_in_whose_buffers_a_request_is_stuck_is_not_used_again(rig: Rig) -> None:
     """spec 4.4: where the replica answered without taking the request's body, nothing more is put on top of it."""
     rig.stalling = True

@@ -69,6 +69,10 @@ SCRIPTS = {
         + request(b"Transfer-Encoding: chunked", b"X-Session-Id: s1") + CHUNKS + request(b"Connection: close"),
         [answer(body=b"one"), EVENTS, answer(body=b"three"), answer(body=b"four")],
     ),
+    "chunks, then a length": Script(
+        request(b"Transfer-Encoding: chunked", b"X-Session-Id: s1") + CHUNKS + request(body=b"{}"),
+        [answer(body=b"one"), answer(body=b"two")],
+    ),
     "pipelined after close": Script(request(b"Connection: close") + request(), [answer(body=b"one")]),
     "malformed chunk": Script(request(b"Transfer-Encoding: chunked") + CHUNKS[:7] + b"x" + CHUNKS[7:], []),
     "malformed trailer": Script(request(b"Transfer-Encoding: chunked") + CHUNKS[:-4] + b"\n\r\n", []),
