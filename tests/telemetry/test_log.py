@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pypto_serving_router.telemetry.log import Format, Logs, configure, escape
+from pypto_serving_router.telemetry.log import Format, Logs, configure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,15 +120,6 @@ def test_no_forgery(logged: Configure, fmt: Format, event: str, value: str) -> N
     assert line[:-1].isprintable()
     if fmt == "json":
         assert json.loads(line)["error"] == value
-
-
-@given(st.text())
-def test_escape(text: str) -> None:
-    """What is printable stays as it is, and what is not becomes visible."""
-    escaped = escape(text)
-
-    assert escaped.isprintable()
-    assert escaped == text or not text.isprintable()
 
 
 def test_traceback(logged: Configure) -> None:

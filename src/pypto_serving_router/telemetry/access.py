@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pypto_serving_router.telemetry.log import word
+from pypto_serving_router.telemetry.text import word
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,6 @@ from __future__ import annotations
 import atexit
 import json
 import logging
-import os
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -20,6 +18,7 @@ from structlog.processors import format_exc_info
 
 from pypto_serving_router.telemetry.recent import Recent
 from pypto_serving_router.telemetry.sink import Sink
+from pypto_serving_router.telemetry.text import escape, wants_colour, word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +32,6 @@ _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical
 _STDERR: Final = 2
 _FLUSH: Final = 1.0  # seconds at exit for what is queued
 _LATER: Final = 0.25  # seconds that access records may wait
-_BARE: Final = re.compile(r"[A-Za-z0-9._:/@+-]+")
 _SHOWN_APART: Final = frozenset(["timestamp", "level", "event", "exception"])
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _COLOURS: Final = {
@@ -60,8 +58,7 @@ def configure(level: str, fmt: Format, stream: TextIO | None = None) -> Logs:
     What libraries log and what Python warns of is logged too, from `warning` on.
     """
     fd = _STDERR if stream is None else stream.fileno()
-    coloured = os.isatty(fd) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    render = _render_json if fmt == "json" else _Text(coloured=coloured)
+    render = _render_json if fmt == "json" else _Text(coloured=wants_colour(fd))
 
     def on_loss(lost: int) -> bytes:
         return render({"timestamp": now(), "level": "error", "event": "log records were lost", "lost": lost})
@@ -93,22 +90,6 @@ def configure(level: str, fmt: Format, stream: TextIO | None = None) -> Logs:
 def now() -> str:
     """Return the time in UTC, as records have it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-
-
-def escape(text: str) -> str:
-    """Replace what a terminal would not show as a character of its own: controls, line ends, marks of direction."""
-    return text if text.isprintable() else "".join(map(_escaped, text))
-
-
-def word(value: object) -> str:
-    """Write a field's value so that it reads as one word, or as a quoted one."""
-    if isinstance(value, str):
-        if _BARE.fullmatch(value):
-            return value
-        return escape(json.dumps(value, ensure_ascii=False))
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return "-" if value is None else escape(json.dumps(value, default=str, ensure_ascii=False))
 
 
 class _Bridge(logging.Handler):
@@ -149,10 +130,3 @@ class _Text:
         traceback = record.get("exception")
         more = "".join(f"\n    {escape(row)}" for row in traceback.splitlines()) if traceback else ""
         return f"{line}{more}\n".encode()
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if character.isprintable():
-        return character
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
