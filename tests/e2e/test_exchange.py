@@ -369,7 +369,7 @@ def test_a_slow_replica_holds_its_client_back(start_router: Callable[..., Router
 
 
 def test_a_large_body_stalls_nobody(stage: Stage) -> None:
-    """While bodies of 20 MB are searched for their ids, another client's stream goes on (spec 3.9, 4.3)."""
+    """S11: While bodies of 20 MB are searched for their ids, another client's stream goes on (spec 3.9, 4.3)."""
     body = json.dumps(chat('\\"{[' * 4_000_000, max_tokens=1) | {"session_id": "large"}).encode()
     assert len(body) > 20_000_000
     gaps = []

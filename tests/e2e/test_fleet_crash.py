@@ -101,7 +101,7 @@ def wait_recorded(state: Path, slot: str, *wanted: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_crash_at_each_step_of_a_launch_and_a_stop(harness: Harness) -> None:
-    """At every state that is written down the router is killed, and the next knows what runs (spec 7.12, 7.13)."""
+    """X1: At every state that is written down the router is killed, and the next knows what runs (spec 7.12, 7.13)."""
     crashing = Crashing(harness, [sim_host([0], sim={"load_delay": 1.5})], "--drain-timeout", "30")
     slot = "node-d0"
 

@@ -50,7 +50,7 @@ def stoppable(folder: Path, devices: tuple[int, ...] = (0,), **fields: Any) -> d
 def test_a_stop_drains_first(
     harness: Harness, talk: Callable[[Router], Talker], background: ThreadPoolExecutor
 ) -> None:
-    """What is in flight finishes, its sessions and new ones go elsewhere, then it is stopped (spec 6.4, 7.8, 3.8)."""
+    """F15: What is in flight finishes, sessions old and new go elsewhere, then it is stopped (spec 6.4, 7.8, 3.8)."""
     router = harness.start_router({"hosts": [sim_host([0, 1])]}, "--initial-replicas", "2", "--drain-timeout", "60")
     router.wait_ready(2)
     talker = talk(router)

@@ -147,7 +147,7 @@ def test_a_static_replica_starts_routable(
 def test_a_refused_connect_takes_a_replica_out_at_once(
     start_upstream: Callable[..., RawUpstream], start_router: Callable[..., Router]
 ) -> None:
-    """One refused connect is enough, whatever probes said before; the next good probe brings it back (spec 5.4)."""
+    """F1: One refused connect is enough, whatever probes said before; the next good probe brings it back (spec 5.4)."""
     upstream, other = start_upstream(), start_upstream()
     router = start_router([upstream, other], "--health-interval", "1.5")
     first_probed(upstream)

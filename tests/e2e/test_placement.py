@@ -209,7 +209,7 @@ def test_sessions_of_a_dead_replica_move_once(
 def test_counters_tell_the_truth(
     start_sim: Callable[..., Sim], start_router: Callable[..., Router], talk: Callable[[Router], Talker]
 ) -> None:
-    """`routed` counts POSTs that got a replica, `rejected` those that did not; GETs are in neither (spec 6.1)."""
+    """L6: `routed` counts POSTs that got a replica, `rejected` those that did not; GETs are in neither (spec 6.1)."""
     sim = start_sim(status=429)
     router = start_router([sim])
     talker = talk(router)

@@ -168,7 +168,7 @@ def test_sigterm_lets_a_stream_finish(start_sim: Callable[..., Sim], start_route
 def test_sigterm_cuts_what_outlasts_the_drain(
     start_sim: Callable[..., Sim], start_router: Callable[..., Router]
 ) -> None:
-    """After `--drain-timeout` what is still under way is cut, and not mistaken for whole (spec 7.8, 4.6)."""
+    """X18: After `--drain-timeout` what is still under way is cut, and not mistaken for whole (spec 7.8, 4.6)."""
     router = start_router([start_sim()], "--drain-timeout", "0.3")
 
     with held(router) as requests:
@@ -196,7 +196,7 @@ def test_a_second_signal_ends_it_at_once(start_router: Callable[..., Router]) ->
 
 
 def test_sighup_is_ignored(start_sim: Callable[..., Sim], start_router: Callable[..., Router]) -> None:
-    """A terminal that goes away does not take the router with it (spec 7.11)."""
+    """X5: A terminal that goes away does not take the router with it (spec 7.11)."""
     router = start_router([start_sim()])
 
     router.signal(signal.SIGHUP)
