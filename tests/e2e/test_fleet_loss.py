@@ -93,7 +93,7 @@ def kill_each(router: Router, logs: Path, slot: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_dead_are_replaced_and_hopeless_slots_given_up(start_sim: Callable[..., Sim], harness: Harness) -> None:
-    """X20: A dead replica is out at once and replaced after a back-off; three losses in a row end it (spec 7.9, 6.4)."""
+    """X20: A dead replica is out at once and replaced after a back-off; three lost in a row end it (spec 7.9, 6.4)."""
     logs = harness.folder / "logs"
     hosts = [
         sim_host([0, 1, 2], name="mortal"),
