@@ -181,7 +181,7 @@ def test_a_connection_is_not_used_in_the_turn_of_its_end(rig: Rig) -> None:
     client.send(ASKED)
     rig.turns.run()
 
-    assert (upstream.got, len(rig.upstreams)) == (b"", 2)
+    assert (upstream.got, upstream.wasted, len(rig.upstreams)) == (b"", 0, 2)
 
 
 def test_a_connection_in_whose_buffers_a_request_is_stuck_is_not_used_again(rig: Rig) -> None:

@@ -68,6 +68,7 @@ class Wire(asyncio.Transport):
         self.protocol = protocol
         self.got = b""
         self.writes: list[bytes] = []
+        self.wasted = 0  # bytes written after the other end had gone
         self.stalled = False
         self.ended: str | None = None
         self.half_closed = False
@@ -134,6 +135,7 @@ class Wire(asyncio.Transport):
         assert not self._eof, "written after write_eof"
         assert not self._own_end, "written after it was closed"
         if self._closing:
+            self.wasted += len(data)
             return
         self.writes.append(bytes(data))
         self._unsent += bytes(data)
