@@ -25,6 +25,8 @@ _SAMPLE_EVERY = 2.0
 _MOST = 300  # requests under way at once; more would measure the soak's own client
 _WARM_UP = 0.1  # of the samples, left out of the slope: caches and tables fill
 _PATIENCE = 60.0
+_LOOK_EVERY = 0.1
+_STALL = 0.5  # seconds; a kept connection is stale for one second only (spec 4.6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Soak:
         end = self._began + seconds
         sampler = asyncio.create_task(self._sample())
         disturber = asyncio.create_task(self._disturb(end))
+        watcher = asyncio.create_task(self._watch_for_stalls())
         while (now := time.monotonic()) < end:
             await self._load(min(end, now + _REST_EVERY))
             await self._rest()
@@ -72,6 +75,7 @@ class Soak:
         await self._rest()
         self._loop_delay = await asyncio.to_thread(self._world.loop_delay)
         sampler.cancel()
+        watcher.cancel()
 
     async def _load(self, until: float) -> None:
         """Begin requests at random moments."""
@@ -124,6 +128,15 @@ class Soak:
                     await self._world.disturb()
                 except (AssertionError, OSError) as error:
                     self.ledger.finding(f"{self._at():.1f} disturbance: {error!r}")
+
+    async def _watch_for_stalls(self) -> None:
+        """Take it for a disturbance when the machine gives this process no time: nor has the router any then."""
+        while True:
+            due = time.monotonic() + _LOOK_EVERY
+            await asyncio.sleep(_LOOK_EVERY)
+            if time.monotonic() - due > _STALL:
+                async with self._world.disturbance(f"no CPU for over {_STALL:g} s"):
+                    pass
 
     async def _rest(self) -> None:
         """Let everything end, disturbances too, and look whether anything is left."""
