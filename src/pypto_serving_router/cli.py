@@ -1,6 +1,6 @@
-"""The command line: options, `--check`, `--print-schema`, exit statuses.
+"""The command line: options, `--check`, `--print-schema`, exit statuses; commands that ask a running router.
 
-Options are made from `config.model.Settings`; there is no second list of them here.
+Options are made from `config.model.Settings`; there is no second list of them here. The commands are in `terminal`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pypto_serving_router.config.model import Settings
 from pypto_serving_router.config.schema import fleet_schema
 from pypto_serving_router.errors import ConfigError, Problem, RouterError
 from pypto_serving_router.launch.command import slot_command
+from pypto_serving_router.terminal.commands import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -78,7 +79,7 @@ def _complain(problems: Iterable[object], status: int) -> int:
 
 
 def _usage_problem(error: click.ClickException) -> Problem:
-    if isinstance(error, click.BadParameter) and error.param is not None:
+    if isinstance(error, click.BadParameter) and isinstance(error.param, click.Option):
         option = error.param.opts[0]
         source = error.ctx and error.ctx.get_parameter_source(error.param.name or "")
         if source is ParameterSource.ENVIRONMENT:
@@ -151,7 +152,10 @@ def _options() -> Iterator[click.Option]:
 
 @click.pass_context
 def _serve(ctx: click.Context, /, *, check: bool, print_schema: bool, **options: Any) -> int:
-    """Do what the options ask for."""
+    """Do what the options ask for, unless a command follows, which does the rest."""
+    if ctx.invoked_subcommand is not None:
+        _refuse_own_options(ctx, ctx.invoked_subcommand)
+        return DONE
     if print_schema:
         click.echo(json.dumps(fleet_schema(), indent=2))
         return DONE
@@ -161,6 +165,14 @@ def _serve(ctx: click.Context, /, *, check: bool, print_schema: bool, **options:
     # What outlives the demo may still write its log when the folder goes.
     with tempfile.TemporaryDirectory(prefix=f"{PROGRAM}-demo-", ignore_cleanup_errors=True) as log_dir:
         return _with_fleet(settings, demo_fleet(settings.demo or 0, log_dir), check=check)
+
+
+def _refuse_own_options(ctx: click.Context, name: str) -> None:
+    """Refuse options before a command: they would have no effect."""
+    for option in ctx.params:
+        if ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE:
+            flag = f"--{option.replace('_', '-')}"
+            raise click.UsageError(f"{flag}: is for a router that is to be started; `{name}` asks one that runs")
 
 
 def _load(path: str) -> Fleet:
@@ -208,7 +220,8 @@ command = click.Group(
     params=[*_options()],
     context_settings={"auto_envvar_prefix": ENVIRONMENT},
     options_metavar="--replicas FILE [OPTIONS]",
-    subcommand_metavar="",
+    subcommand_metavar="| COMMAND",
+    commands=COMMANDS,
     help=_HELP,
     epilog=_EPILOG,
 )

@@ -131,6 +131,22 @@ class TransportError(RouterError):
     """A command did not demonstrably run to its end on a host. It means *unknown*, never *gone*."""
 
 
+# --- a running router could not be asked, or would not ---------------------------------------
+
+
+class RouterUnreachable(RouterError):
+    """No router answered at the URL."""
+
+
+class RouterRefused(RouterError):
+    """The router answered with an error: its `status` and machine-readable `code` say which."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
 # --- a fault in the router itself ------------------------------------------------------------
 
 

@@ -1,0 +1,1 @@
+"""Commands that ask a running router, and show what it says."""
