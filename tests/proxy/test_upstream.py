@@ -162,6 +162,8 @@ def test_a_connection_that_closes_while_idle_is_forgotten(rig: Rig, how: Callabl
     client, upstream = rig.ask(ASKED)
     upstream.send(answer())
     how(upstream)
+    rig.turns.run()
+    assert (rig.pool.open, rig.pool.idle) == (0, 0)
 
     _, again = rig.ask(ASKED, client)
     again.send(answer())
