@@ -136,27 +136,6 @@ def test_errors_of_the_routers_carry_the_session(rig: Rig, sent: bytes, session:
     assert (seen.status, seen.values(b"x-session-id")) == (502, [session])
 
 
-def test_errors_of_the_routers_say_which_replica_and_why(make_rig: Callable[..., Rig]) -> None:
-    """spec 3.3, 4.7, 9: an error in a replica's place names it, and every one has the id that the log has."""
-    rig = make_rig(replicas=1)
-    answered(rig, request(HEADED))
-
-    client, upstream = rig.ask(request(HEADED, b"X-Request-Id: mine"))
-    upstream.send(b"nonsense\r\n\r\n")
-    rig.turns.run()
-    broken = got(client)
-    rig.routing.balancer.set_ready(rig.replicas[0], False, rig.time)
-    client = rig.connect()
-    client.send(request(HEADED, body=b"{}"))
-    rejected = got(client)
-
-    told = [b"x-router-replica", b"x-router-placement", b"x-request-id"]
-    assert [broken.values(name) for name in told] == [[b"r1"], [b"affinity"], [b"mine"]]
-    assert [rejected.values(name) for name in told[:2]] == [[], []]
-    assert [len(value) for value in rejected.values(b"x-request-id")] == [32]
-    assert rejected.status == 503
-
-
 def test_the_request_id_goes_both_ways(rig: Rig) -> None:
     """spec 4.2, H9: one id for replica and client, the client's own if it has one."""
     for line, expected in ((b"A: b", None), (b"X-Request-Id: mine", b"mine")):

@@ -317,7 +317,8 @@ class Exchange:
     def _send(self, upstream: UpstreamConnection) -> None:
         self._upstream = upstream
         upstream.start(self)
-        self.request_id = self.request_id or self._proxy.mint().encode()
+        if not self.request_id:
+            self.request_id = self._proxy.mint().encode()
         head = forward_request(
             self.head, host=upstream.replica.authority, peer=self.client.peer, request_id=self.request_id
         )
@@ -469,13 +470,11 @@ class Exchange:
     def _answer(self, answer: Answer, outcome: str) -> None:
         """Answer in the replica's place."""
         self.status = answer.status
-        more = b"" if self.lease is None else self._proxy.describe(self.lease)
+        more = b""
         if self.head.method == _POST:
             if self.session is None:  # refused before its body was read
                 self.session = self._named() or self._proxy.mint()
-            more += b"X-Session-Id: %b\r\n" % self.session.encode()
-        self.request_id = self.request_id or self._proxy.mint().encode()
-        more += b"X-Request-Id: %b\r\n" % self.request_id
+            more = b"X-Session-Id: %b\r\n" % self.session.encode()
         self._end(outcome)
         self.client.answer(answer, more=more)
 
