@@ -38,7 +38,7 @@ FULL = {
     ],
 }
 ROOT = Path(__file__).parents[2]
-EXAMPLES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "examples").rglob("*.json")}
+EXAMPLES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "examples" / "fleets").rglob("*.json")}
 EXAMPLES["fleet-file.md"] = (ROOT / "docs/reference/fleet-file.md").read_text(encoding="utf-8").split("```")[1][4:]
 
 

@@ -153,7 +153,7 @@ def test_router_gone_and_back(page: Page, start_router: Callable[..., Router], s
     start_router([replica(sim.url, name="static0")], "--port", str(router.port), "--health-interval", "0.1")
     page.until("document.getElementById('gone').hidden")
     page.until("document.getElementById('state').textContent === 'unavailable'")
-    phase(page, "static0", "failed")
+    phase(page, "static0", "starting")
 
 
 def test_for_everybody(
@@ -198,7 +198,7 @@ def test_names_cannot_act(page: Page, start_router: Callable[..., Router]) -> No
     """Whatever the router is told to show arrives as text (spec 6.7)."""
     router = start_router([{"host": "127.0.0.1", "port": 1, "name": "static0"}], "--health-interval", "0.1")
     page.open(router.url)
-    phase(page, "static0", "failed")
+    phase(page, "static0", "starting")
     page.run(
         """
         (async () => {

@@ -14,6 +14,7 @@ from fuzz.targets import TARGETS
 from hypothesis import strategies as st
 
 
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")  # of a large input, when time is over
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_a_short_run_finds_nothing(target: Target, tmp_path: Path) -> None:
     """No bytes from a client, a replica, a file or a host do harm (spec 4.8, 2.1, 7.13, 3.1, 7.7)."""
