@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +19,7 @@ def rules() -> dict[str, str]:
     return dict(_ROW.findall(PAGE.read_text()))
 
 
+@cache
 def named_by_tests() -> dict[str, list[str]]:
     """Give the tests by the numbers that their docstrings, or those of their modules and classes, name."""
     found: dict[str, list[str]] = {}

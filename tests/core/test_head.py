@@ -623,9 +623,9 @@ def test_memories_are_bounded() -> None:
 
     tracemalloc.start()
     try:
-        flood(0, 6_000)
+        flood(0, 4_500)
         before, _ = tracemalloc.get_traced_memory()
-        flood(10_000, 12_000)
+        flood(10_000, 5_000)
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
