@@ -13,7 +13,7 @@ import structlog
 from fuzz.documents import SCRAPS, documents
 from fuzz.target import Target, choices
 from pypto_serving_router.config.load import parse_fleet
-from pypto_serving_router.core.slot import Gone, Launched, SlotState, Unknown
+from pypto_serving_router.core.slot import Gone, Launched, Occupied, SlotState, Unknown
 from pypto_serving_router.errors import TransportError
 from pypto_serving_router.fleet.journal import Record
 from pypto_serving_router.launch.launcher import Launcher
@@ -69,7 +69,7 @@ async def _ask(launcher: Launcher) -> None:
         await launcher.inspect(slot.id, 3, None),
         await launcher.stop(slot.id, 3, None, grace=1.0),
     ):
-        assert isinstance(observed, Launched | Gone | Unknown)
+        assert isinstance(observed, Launched | Gone | Unknown | Occupied)
         assert observed.generation == 3
         detail = "" if isinstance(observed, Launched) else observed.detail
         assert len(detail) < 20_000, "a host fills the router's memory, state file and API"

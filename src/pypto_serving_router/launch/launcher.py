@@ -225,7 +225,7 @@ def _read_answer(completed: Completed, marker: str) -> _Answer:
             try:
                 answer = msgspec.json.decode(line[len(prefix) :], type=_Answer)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-                raise TransportError(f"an answer that cannot be read: {problem}") from problem
+                raise TransportError(f"an answer that cannot be read: {str(problem)[:LONGEST_DETAIL]}") from problem
             answer = msgspec.structs.replace(answer, detail=answer.detail[:LONGEST_DETAIL])
             if answer.state == "failed":
                 raise TransportError(answer.detail or "the host could not do it, and does not say why")
