@@ -152,6 +152,14 @@ class Lab:
         """Tell the host's processes by their pids outside of it."""
         return [int(pid) for pid in _ip("netns", "pids", self._namespace(host)).split()]
 
+    def commands(self, host: str) -> list[str]:
+        """Tell what runs on the host, whole: `ps` makes lines as short as the caller's terminal."""
+        found = []
+        for pid in self.pids(host):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                found.append(Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip())
+        return found
+
     def cut(self, host: str) -> None:
         """Pull the host's cable."""
         self._center_ip("link", "set", f"to-{host}", "down")

@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.support.processes import open_files
 from tests.support.waiting import wait_until
 
 from pypto_serving_router.launch import slotctl
@@ -39,8 +40,8 @@ def wait_for_command(lock: Path, slot: str, action: str) -> int:
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 words = (folder / "cmdline").read_bytes().split(b"\0")
-                if words[-4:-1] == [b"slotctl", action.encode(), slot.encode()] and any(
-                    one.readlink() == lock for one in (folder / "fd").iterdir()
+                if words[-4:-1] == [b"slotctl", action.encode(), slot.encode()] and lock in open_files(
+                    int(folder.name)
                 ):
                     return int(folder.name)
         return None

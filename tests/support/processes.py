@@ -27,6 +27,16 @@ def installed(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
+def open_files(pid: int) -> set[Path]:
+    """Tell what a process has open; nothing, if it has ended."""
+    found = set()
+    with contextlib.suppress(FileNotFoundError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed while it was looked at
+                found.add(descriptor.readlink())
+    return found
+
+
 class Process:
     """A started program; what it writes goes to files."""
 
