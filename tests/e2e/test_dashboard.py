@@ -104,6 +104,11 @@ def test_an_operators_day(page: Page, start_sim: Callable[..., Sim], start_route
     page.until("!document.getElementById('confirm').open")
     phase(page, "node-d2", "ready")
     page.click("Drain and stop: node-d2")
+    # Asked again in the very turn in which it was told no: that no is not the answer to the second question.
+    page.run(
+        "document.getElementById('confirm').close('no');"
+        " document.querySelector('button[aria-label=\"Drain and stop: node-d2\"]').click()"
+    )
     page.click("Drain and stop")
     said(page, "node-d2 is stopped")
     assert [row["name"] for row in router.replicas({"Authorization": f"Bearer {TOKEN}"})["replicas"]] == [

@@ -226,7 +226,12 @@ function confirm({ title, explanation, check, yes }) {
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+    const closed = () => {
+      if (dialog.open) return; // late news of an earlier question's end: this one is still asked
+      dialog.removeEventListener("close", closed);
+      resolve(dialog.returnValue === "yes");
+    };
+    dialog.addEventListener("close", closed);
   });
 }
 
