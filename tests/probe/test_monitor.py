@@ -60,7 +60,8 @@ async def serving(
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server.open += 1
         server.arrivals.append(time.monotonic())
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        # uvloop tells a write after the end by RuntimeError.
+        with contextlib.suppress(OSError, RuntimeError, asyncio.IncompleteReadError, asyncio.CancelledError):
             server.requests.append(await reader.readuntil(b"\r\n\r\n"))
             if isinstance(answer, bytes):
                 writer.write(answer)
