@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pages import configuration, slots
+from pages import commands, configuration, slots
 
 from pypto_serving_router.telemetry import families, fields
 
@@ -21,6 +21,7 @@ DOCS = Path(__file__).parent
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "explanation/slot-states.md": slots.states,
+    "reference/commands.md": commands.commands,
     "reference/fleet-file.md": configuration.fleet_file,
     "reference/log-fields.md": fields.reference,
     "reference/metrics.md": families.reference,

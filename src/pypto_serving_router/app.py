@@ -103,7 +103,9 @@ class App:
                 log_records_lost=lambda: logs.sink.lost,
             )
         )
-        self._access = AccessLog(logs.sink, settings.log_format, time.time) if settings.access_log else None
+        self._access = None
+        if settings.access_log:
+            self._access = AccessLog(logs.sink, settings.log_format, time.time, coloured=logs.coloured)
         self._floodgate = Floodgate(now)
         self._table = Table(self._routing, now=now, log=self._log, floodgate=self._floodgate, let_go=self._let_go)
         self._monitor = self._table.monitor = Monitor(
@@ -238,8 +240,11 @@ class App:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("task failed", error=repr(error), exc_info=error)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        suppressed = self._floodgate.once_per(("task failed", type(error)), _QUIET)
+        if suppressed is not None:
+            self._log.error("task failed", error=repr(error), exc_info=error, suppressed=suppressed)
 
     # --- between its parts -------------------------------------------------------------------
 

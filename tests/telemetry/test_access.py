@@ -46,6 +46,19 @@ def write() -> Callable[..., str]:
     return write
 
 
+def test_colours_keep_the_columns() -> None:
+    """On a terminal the records of exchanges are coloured like all others, and stand in the same columns (spec 9)."""
+    lines = []
+    for coloured in (False, True):
+        records = Records()
+        AccessLog(records, "text", lambda: 1_700_000_000.25, coloured=coloured).write(*EXCHANGE)  # type: ignore[arg-type] # a stand-in
+        lines.append(records.records[0].decode())
+
+    plain, coloured_line = lines
+    assert coloured_line.startswith("\x1b[2m2023-11-14T22:13:20.250Z\x1b[0m \x1b[32minfo   \x1b[0m exchange ended  ")
+    assert re.sub(r"\x1b\[\d+m", "", coloured_line) == plain
+
+
 def test_json(write: Callable[..., str]) -> None:
     """With `--access-log` each routed request is one JSON object of documented fields (spec 1.2)."""
     record = json.loads(write("json", *EXCHANGE))

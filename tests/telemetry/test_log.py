@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from pypto_serving_router.telemetry.floodgate import Floodgate
 from pypto_serving_router.telemetry.log import Format, Logs, configure
 
 if TYPE_CHECKING:
@@ -138,6 +139,25 @@ def test_traceback(logged: Configure) -> None:
     assert "Traceback" in lines[1]
     assert lines[-2:] == ["    ValueError: oops", "    2026-01-01T00:00:00.000Z info    forged"]
     assert all(line.startswith("    ") for line in lines[1:-3])
+
+
+def test_a_library_that_goes_on_and_on(logged: Configure) -> None:
+    """What a library says over and over is one record, and the next says how many were held back (spec 9)."""
+    logs, written = logged(fmt="json")
+    now = 100.0
+    (bridge,) = logging.getLogger().handlers
+    bridge._floodgate = Floodgate(lambda: now)  # type: ignore[attr-defined] # its clock is the test's
+    for said in [f"Exception in callback\nhandle: <Handle {turn}>" for turn in range(50)]:
+        logging.getLogger("asyncio").error(said)
+    logging.getLogger("asyncio").warning("Exception in callback")
+    now += 11
+    logging.getLogger("asyncio").error("Exception in callback\nhandle: another")
+
+    records = [json.loads(line) for line in written().splitlines()]
+
+    told = [(record["level"], record["suppressed"]) for record in records]
+    assert told == [("error", 0), ("warning", 0), ("error", 49)]
+    assert logs.recent.latest(9) == []
 
 
 def test_libraries(logged: Configure) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pypto_serving_router.telemetry.text import escape, wants_colour, word
+from pypto_serving_router.telemetry.text import begin_record, escape, one_line, wants_colour, word
 
 
 @given(st.text())
@@ -21,6 +22,13 @@ def test_escape(text: str) -> None:
     assert escaped == text or not text.isprintable()
 
 
+@given(st.text())
+def test_one_line(text: str) -> None:
+    """Several lines become one (spec 1.5)."""
+    assert one_line(text).isprintable()
+    assert one_line("exit status 1:\nno such model\r\n\x1b[2J") == "exit status 1: | no such model | \\x1b[2J"
+
+
 @given(st.text() | st.integers() | st.floats() | st.none() | st.lists(st.text()))
 def test_word(value: object) -> None:
     """A value has no blank but in quotes or brackets, so that a line of fields can be told apart (spec 9)."""
@@ -29,6 +37,17 @@ def test_word(value: object) -> None:
     assert written
     assert written.isprintable()
     assert " " not in written or written[0] in '"['
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_the_beginnings_of_records(level: str) -> None:
+    """Fields stand below fields whatever the level, and colours change nothing about where (spec 9)."""
+    plain = begin_record("2023-11-14T22:13:20.250Z", level, "slot changed", coloured=False)
+    coloured = begin_record("2023-11-14T22:13:20.250Z", level, "slot changed", coloured=True)
+
+    assert len(plain) == 24 + 1 + 7 + 1 + 32 + 1
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
+    assert coloured != plain
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,19 @@ from pypto_serving_router.terminal.client import HINTS, Client, trouble
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.support.sim import Sim
+
 TOKEN = "s3cret-token"
 
 
-def answer(body: Any = None, status: str = "200 OK") -> bytes:
-    data = body if isinstance(body, bytes) else json.dumps({} if body is None else body).encode()
+EVERYTHING: dict[str, Any] = dict.fromkeys(
+    ["replicas_ready", "replicas", "capacity", "slack", "decisions", "name", "url", "slot"]
+)
+"""What any document of a router's has, and more."""
+
+
+def answer(body: Any = EVERYTHING, status: str = "200 OK") -> bytes:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status.encode(), len(data), data)
 
 
@@ -83,9 +91,9 @@ def test_a_router_below_a_path(start_upstream: Callable[..., RawUpstream]) -> No
 @pytest.mark.parametrize("status", ["200 OK", "503 Service Unavailable"])
 def test_health_is_an_answer_either_way(status: str, start_upstream: Callable[..., RawUpstream]) -> None:
     """A router that is down says so with a document, too (spec 6.1)."""
-    router = start_upstream(health=answer({"status": "?"}, status))
+    router = start_upstream(health=answer(status=status))
 
-    assert Client(router.url).health() == {"status": "?"}
+    assert Client(router.url).health() == EVERYTHING
 
 
 def test_a_log_is_bytes(start_upstream: Callable[..., RawUpstream]) -> None:
@@ -121,6 +129,15 @@ def test_what_is_not_a_router(script: Any, why: str, start_upstream: Callable[..
     assert str(caught.value) == said
 
 
+def test_a_replica_is_not_a_router(start_sim: Callable[..., Sim]) -> None:
+    """Who asks a replica by mistake is told that it is no router (spec 1.5)."""
+    client = Client(start_sim().url)
+
+    for ask in (client.health, client.fleet, lambda: client.retire("x", force=False)):
+        with pytest.raises(RouterUnreachable, match="what answers there is not a router"):
+            ask()
+
+
 def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused connection and an unknown name are errors with their reasons (spec 1.5)."""
     with refusing_port() as port, pytest.raises(RouterUnreachable, match="can't be asked: Connection refused"):
@@ -151,7 +168,7 @@ def test_an_answer_that_does_not_come(
     ("status", "code", "message", "said"),
     [
         ("404 Not Found", "unknown_replica", "no slot x", "no slot x; `status` shows what there is"),
-        ("409 Conflict", "other", "a\x1b[31mb\nc", "a\\x1b[31mb\\x0ac"),
+        ("409 Conflict", "other", "a\x1b[31mb\nc", "a\\x1b[31mb | c"),
         ("401 Unauthorized", "unauthorized", "…", "does not accept the token in PYPTO_ROUTER_ADMIN_TOKEN"),
     ],
 )
@@ -192,7 +209,7 @@ def test_https(start_upstream: Callable[..., RawUpstream], monkeypatch: pytest.M
         Client(router.url).fleet()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-    assert Client(router.url).fleet() == {}
+    assert Client(router.url).fleet() == EVERYTHING
 
 
 @pytest.mark.parametrize(

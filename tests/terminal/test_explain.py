@@ -65,7 +65,7 @@ def test_a_story(desk: Desk) -> None:
         "    node1              0         0  not routable",
         "    3 more requests stayed there; then it moved",
         "",
-        f"{when}  moved on node1: node0 had 12 more requests in flight than the least loaded, and 8 more are allowed",
+        f"{when}  moved to node1: node0 had 12 more requests in flight than the least loaded, and 8 more are allowed",
         "    REPLICA  OUTSTANDING  SESSIONS",
         "    node1              0         4  chosen",
         "    node0             12         5  left",
@@ -100,7 +100,7 @@ def test_the_last_choices_of_all(desk: Desk) -> None:
     lines = said(desk, {"decisions": [decision(), lost]}, session=None)
 
     assert lines[0].split() == ["WHEN", "SESSION", "REPLICA", "PLACEMENT", "WHY"]
-    assert lines[2].endswith("node1    moved-unroutable  node0 was not routable: connection\\x0arefused")
+    assert lines[2].endswith("node1    moved-unroutable  node0 was not routable: connection | refused")
     assert len(lines) == 3
 
 

@@ -85,7 +85,7 @@ def test_a_replica_that_ends(desk: Desk) -> None:
             router.rows[0] |= {"phase": "draining", "draining": True}
         if passed == 20:
             router.rows.clear()
-            router.capacity["last_errors"] = {"node-d1": "exit status 1: no such model"}
+            router.capacity["last_errors"] = {"node-d1": "exit status 1:\nno such model"}
 
     desk.at = fail
 
@@ -93,7 +93,7 @@ def test_a_replica_that_ends(desk: Desk) -> None:
         run(desk, router, wait=True)
 
     assert str(failed.value) == (
-        "node-d1 is gone before it was ready: exit status 1: no such model; `logs node-d1` shows what it said"
+        "node-d1 is gone before it was ready: exit status 1: | no such model; `logs node-d1` shows what it said"
     )
     assert "node-d1 is being stopped (5 s)" in desk.err.lines
     assert desk.out.lines == []
@@ -109,7 +109,7 @@ def test_a_slot_that_stays_reserved(desk: Desk) -> None:
 
     desk.at = fail
 
-    with pytest.raises(LaunchFailed, match=r"gone before it was ready \(stop-unconfirmed\)"):
+    with pytest.raises(LaunchFailed, match=r"gone before it was ready \(stop-unconfirmed\): no reason is known; "):
         run(desk, router, wait=True)
 
 

@@ -93,7 +93,7 @@ def test_the_replicas() -> None:
     assert overview.replicas(seen(router), PLAIN, WALL, {"a": 1.25}) == [
         "REPLICA  PHASE   FOR   OUTSTANDING  SESSIONS  ROUTED  PER S  URL            LAST ERROR",
         "a        ready   20 s            1         0       0    1.2  http://a:8001",
-        "b        failed  1 h             0         0       0         http://b:8001  connection\\x0arefused",
+        "b        failed  1 h             0         0       0         http://b:8001  connection | refused",
     ]
     assert overview.replicas(seen(FakeRouter()), PLAIN, WALL) == ["no replicas"]
 
@@ -104,7 +104,8 @@ def test_slots_that_need_somebody() -> None:
     router.capacity |= {
         "unconfirmed": [RESERVED],
         "abandoned": [{**RESERVED, "slot": "node-d2", "reason": "lost 3 replicas in a row"}],
-        "last_errors": {"node-d2": "exit status 1"},
+        "free_slots": ["node-d2", "node-d3"],
+        "last_errors": {"node-d2": "exit status 1", "node-d3": "exit status 2:\nno such model"},
     }
 
     assert overview.slots(seen(router), PLAIN, WALL) == [
@@ -112,7 +113,8 @@ def test_slots_that_need_somebody() -> None:
         "  see what still runs on its host, then `retire node-d1` tries the stop again",
         "abandoned node-d2 for 1 min, lost 3 replicas in a row: exit status 1",
         "  see `logs node-d2`; once that is mended, `launch --slot node-d2`",
-        "slots: 1 held, at most 2; free: node-d1",
+        "free node-d3, after a failure: exit status 2: | no such model",
+        "slots: 1 held, at most 2; free: node-d2, node-d3",
     ]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pypto_serving_router.telemetry.text import word
+from pypto_serving_router.telemetry.text import begin_record, word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 EVENT: Final = "exchange ended"
 _MILLISECONDS: Final = tuple(f".{ms:03d}Z" for ms in range(1000))
-_EVENT_SHOWN: Final = f"{EVENT:32}"
 
 
 class Record(msgspec.Struct, gc=False):
@@ -57,13 +56,14 @@ def short_hash(session: str) -> str:
 class AccessLog:
     """Writes the records of exchanges to the same sink as all others, a batch at a time."""
 
-    def __init__(self, sink: Sink, fmt: Format, wall: Callable[[], float]) -> None:
-        """`wall` tells the seconds since the epoch."""
+    def __init__(self, sink: Sink, fmt: Format, wall: Callable[[], float], *, coloured: bool = False) -> None:
+        """`wall` tells the seconds since the epoch; `coloured` is for text on a terminal."""
         self._put = sink.put_later
         self._json = fmt == "json"
         self._wall = wall
         self._second = -1
         self._prefix = ""
+        self._before, _, self._after = begin_record("\0", "info", EVENT, coloured=coloured).partition("\0")
 
     def write(  # noqa: PLR0917 - keyword arguments would cost a tenth of it
         self,
@@ -103,7 +103,7 @@ class AccessLog:
             self._put(_encode(record) + b"\n")
         else:
             line = (
-                f"{timestamp} info    {_EVENT_SHOWN} method={method.decode()} path={path} status={status} "
+                f"{self._before}{timestamp}{self._after}method={method.decode()} path={path} status={status} "
                 f"replica={replica or '-'} placement={placement or '-'} outcome={outcome} session={hashed or '-'} "
                 f"client={client.decode()} received={received} relayed={relayed} "
                 f"ttfb_ms={f'{ttfb_s * 1e3:.1f}' if ttfb_s >= 0.0 else '-'} total_ms={total_s * 1e3:.1f} "

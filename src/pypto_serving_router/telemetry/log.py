@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import structlog
 from structlog.processors import format_exc_info
 
+from pypto_serving_router.telemetry.floodgate import Floodgate
 from pypto_serving_router.telemetry.recent import Recent
 from pypto_serving_router.telemetry.sink import Sink
-from pypto_serving_router.telemetry.text import escape, wants_colour, word
+from pypto_serving_router.telemetry.text import begin_record, escape, wants_colour, word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,14 +35,7 @@ _STDERR: Final = 2
 _FLUSH: Final = 1.0  # seconds at exit for what is queued
 _LATER: Final = 0.25  # seconds that access records may wait
 _SHOWN_APART: Final = frozenset(["timestamp", "level", "event", "exception"])
-_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
-_COLOURS: Final = {
-    "debug": _DIM,
-    "info": "\x1b[32m",
-    "warning": "\x1b[33m",
-    "error": "\x1b[31m",
-    "critical": "\x1b[31m",
-}
+_QUIET: Final = 10.0  # seconds between two records of the same trouble in a library
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +45,8 @@ class Logs:
     log: FilteringBoundLogger
     sink: Sink
     recent: Recent
+    coloured: bool
+    """Whether the text form has colours."""
 
 
 def configure(level: str, fmt: Format, stream: TextIO | None = None) -> Logs:
@@ -58,7 +55,8 @@ def configure(level: str, fmt: Format, stream: TextIO | None = None) -> Logs:
     What libraries log and what Python warns of is logged too, from `warning` on.
     """
     fd = _STDERR if stream is None else stream.fileno()
-    render = _render_json if fmt == "json" else _Text(coloured=wants_colour(fd))
+    coloured = wants_colour(fd)
+    render = _render_json if fmt == "json" else _Text(coloured=coloured)
 
     def on_loss(lost: int) -> bytes:
         return render({"timestamp": now(), "level": "error", "event": "log records were lost", "lost": lost})
@@ -84,7 +82,7 @@ def configure(level: str, fmt: Format, stream: TextIO | None = None) -> Logs:
     ).bind()
     logging.basicConfig(handlers=[_Bridge(log)], level=logging.WARNING, force=True)
     logging.captureWarnings(capture=True)
-    return Logs(log, sink, recent)
+    return Logs(log, sink, recent, coloured)
 
 
 def now() -> str:
@@ -93,11 +91,12 @@ def now() -> str:
 
 
 class _Bridge(logging.Handler):
-    """Passes on what libraries log."""
+    """Passes on what libraries log: of what they say over and over, one record every `_QUIET` seconds."""
 
     def __init__(self, log: FilteringBoundLogger) -> None:
         super().__init__()
         self._log = log
+        self._floodgate = Floodgate(time.monotonic)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log a library's record as one of ours, at the nearest level below that has a name."""
@@ -106,7 +105,10 @@ class _Bridge(logging.Handler):
             message = record.getMessage()
         except (TypeError, ValueError):  # its arguments do not fit its format
             message = str(record.msg)
-        self._log.log(level, message, logger=record.name, exc_info=record.exc_info)
+        begins = str(record.msg).partition("\n")[0][:80]  # asyncio goes on with objects that differ each time
+        suppressed = self._floodgate.once_per((record.name, level, begins), _QUIET)
+        if suppressed is not None:
+            self._log.log(level, message, logger=record.name, exc_info=record.exc_info, suppressed=suppressed)
 
 
 def _render_json(record: Mapping[str, Any]) -> bytes:
@@ -121,12 +123,10 @@ class _Text:
         self._coloured = coloured
 
     def __call__(self, record: Mapping[str, Any]) -> bytes:
-        level, event = record["level"], escape(str(record["event"]))
-        timestamp, shown_level = record["timestamp"], f"{level:7}"
-        if self._coloured:
-            timestamp, shown_level = f"{_DIM}{timestamp}{_PLAIN}", f"{_COLOURS[level]}{shown_level}{_PLAIN}"
+        event = escape(str(record["event"]))
+        begin = begin_record(record["timestamp"], record["level"], event, coloured=self._coloured)
         fields = " ".join(f"{name}={word(value)}" for name, value in record.items() if name not in _SHOWN_APART)
-        line = f"{timestamp} {shown_level} {event:32} {fields}".rstrip()
+        line = f"{begin}{fields}".rstrip()
         traceback = record.get("exception")
         more = "".join(f"\n    {escape(row)}" for row in traceback.splitlines()) if traceback else ""
         return f"{line}{more}\n".encode()

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from pypto_serving_router.errors import RouterRefused, RouterUnreachable
-from pypto_serving_router.telemetry.text import escape
+from pypto_serving_router.telemetry.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,20 +53,22 @@ class Client:
 
     def health(self) -> dict[str, Any]:
         """Return the state of the whole table; the router gives it without a token."""
-        return self._document(self._ask("GET", "/health", accept=(200, 503)))
+        return self._document(self._ask("GET", "/health", accept=(200, 503)), "replicas_ready", "replicas")
 
     def fleet(self, events: int = 0) -> dict[str, Any]:
         """Return every replica, what is left to launch on, and the last `events` if any."""
-        return self._document(self._ask("GET", "/replicas" + (f"?events={events}" if events else "")))
+        answer = self._ask("GET", "/replicas" + (f"?events={events}" if events else ""))
+        return self._document(answer, "replicas", "capacity")
 
     def decisions(self, session: str | None, last: int) -> dict[str, Any]:
         """Return the last choices of a replica, of one session if it is named."""
         query = {"last": str(last)} if session is None else {"last": str(last), "session": session}
-        return self._document(self._ask("GET", f"/replicas/decisions?{urlencode(query)}"))
+        return self._document(self._ask("GET", f"/replicas/decisions?{urlencode(query)}"), "slack", "decisions")
 
     def launch(self, where: Mapping[str, str]) -> dict[str, Any]:
         """Launch a replica; return its row once the start is accepted."""
-        return self._document(self._ask("POST", "/replicas", body=msgspec.json.encode(where), timeout=BY_HOST))
+        answer = self._ask("POST", "/replicas", body=msgspec.json.encode(where), timeout=BY_HOST)
+        return self._document(answer, "name", "url", "slot")
 
     def retire(self, name: str, *, force: bool) -> None:
         """Drain and stop a replica; return once the stop is confirmed, which may take many minutes."""
@@ -126,11 +128,15 @@ class Client:
     def _headers(self) -> dict[str, str]:
         return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
 
-    def _document(self, answer: bytes) -> dict[str, Any]:
+    def _document(self, answer: bytes, *fields: str) -> dict[str, Any]:
+        """Read a document that has these fields: a replica, asked by mistake, gives others."""
         try:
-            return msgspec.json.decode(answer, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise self._unreachable("what answers there is not a router") from error
+            document = msgspec.json.decode(answer, type=dict[str, Any])
+        except msgspec.DecodeError:
+            document = {}
+        if document.keys() >= set(fields):
+            return document
+        raise self._unreachable("what answers there is not a router")
 
     def _unreachable(self, why: str) -> RouterUnreachable:
         return RouterUnreachable(f"{self.url}: can't be asked: {why}; {WHERE}")
@@ -138,7 +144,7 @@ class Client:
     def _refusal(self, status: int, answer: bytes) -> RouterRefused | RouterUnreachable:
         try:
             error = msgspec.json.decode(answer, type=dict[str, Any])["error"]
-            code, message = str(error["code"]), escape(str(error["message"]))
+            code, message = str(error["code"]), one_line(str(error["message"]))
         except (msgspec.DecodeError, KeyError, TypeError):
             return self._unreachable(f"what answers there is not a router (status {status})")
         if code == "unauthorized":

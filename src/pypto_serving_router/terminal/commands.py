@@ -58,7 +58,7 @@ def _command(name: str, *params: click.Parameter, help: str) -> click.Command:  
 
 def _ask(name: str, context: click.Context, /, *, url: str, **given: Any) -> int:
     """Do what a command is for; return its exit status."""
-    signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         run = import_module(f"{_PACKAGE}.{name}").run
         console = import_module(f"{_PACKAGE}.console").Console(
@@ -72,6 +72,8 @@ def _ask(name: str, context: click.Context, /, *, url: str, **given: Any) -> int
         status: int = run(console, _client(url), **given)
     except KeyboardInterrupt:
         return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return status
 
 
@@ -95,7 +97,7 @@ def _judge_url(_context: click.Context, _option: click.Parameter, url: str) -> s
 def _names(context: click.Context, _argument: click.Parameter, begun: str) -> list[CompletionItem]:
     """Complete the name of a launched replica, or of a slot that needs somebody; nothing where nobody answers."""
     try:
-        fleet = _client(context.params["url"]).fleet()
+        fleet = _client(context.params.get("url") or DEFAULT_URL).fleet()
     except RouterError:
         return []
     capacity = fleet["capacity"]

@@ -60,9 +60,9 @@ def _now(pinned: dict[str, Any] | None, now: float) -> str:
 
 
 def _one(decision: dict[str, Any], slack: int, painter: Painter) -> Iterator[str]:
-    what = "moved" if decision["placement"].startswith("moved") else "placed"
+    what = "moved to" if decision["placement"].startswith("moved") else "placed on"
     where = painter.paint(decision["replica"], "bold")
-    yield f"{clock(decision['at'])}  {what} on {where}: {_reason(decision, slack)}"
+    yield f"{clock(decision['at'])}  {what} {where}: {_reason(decision, slack)}"
     rows = [
         (
             f"    {load['replica']}",
@@ -82,7 +82,8 @@ def _one(decision: dict[str, Any], slack: int, painter: Painter) -> Iterator[str
 def _reason(decision: dict[str, Any], slack: int) -> str:
     left = decision["left"]
     loads = {load["replica"]: load["outstanding"] for load in decision["loads"]}
-    return _WHY[decision["why"]].format(
+    words: str = _WHY.get(decision["why"], decision["why"])
+    return words.format(
         left=left,
         behind=loads.get(left, 0) - loads[decision["replica"]],
         slack=slack,

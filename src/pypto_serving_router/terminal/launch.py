@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pypto_serving_router.errors import LaunchFailed, RouterError
+from pypto_serving_router.telemetry.text import one_line
 from pypto_serving_router.terminal.render import duration
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ def _wait(console: Console, client: Client, row: dict[str, Any], progress: Progr
         if found["phase"] == "ready":
             return
         if found["phase"] == "failed":
-            raise LaunchFailed(slot, f"{name} was ready, and does not answer any more: {found['last_error']}")
+            raise LaunchFailed(
+                slot, f"{name} was ready, and does not answer any more: {one_line(found['last_error'] or '')}"
+            )
         now = console.now()
         if now >= log_due:
             log_due, last_line = now + LOG_EVERY, _last_line(client, name) or last_line
@@ -82,5 +85,5 @@ def _last_line(client: Client, name: str) -> str:
 def _why(capacity: Mapping[str, Any], slot: str) -> str:
     """Tell what became of a slot whose replica is gone."""
     reserved = [f" ({entry['reason']})" for entry in capacity["unconfirmed"] if entry["slot"] == slot]
-    error = capacity["last_errors"].get(slot)
-    return f"{''.join(reserved)}{f': {error}' if error else ''}; `logs {slot}` shows what it said"
+    error = one_line(capacity["last_errors"].get(slot) or "no reason is known")
+    return f"{''.join(reserved)}: {error}; `logs {slot}` shows what it said"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pypto_serving_router.errors import RouterRefused
-from pypto_serving_router.telemetry.text import escape
+from pypto_serving_router.telemetry.text import one_line
 from pypto_serving_router.terminal.render import PHASES, Cell, count, duration, number, since
 
 if TYPE_CHECKING:
@@ -125,7 +125,11 @@ def _troubles(capacity: Mapping[str, Any], painter: Painter, now: float) -> Iter
     for kind, style in (("unconfirmed", "warn"), ("abandoned", "bad")):
         for entry in capacity[kind]:
             slot, reason = entry["slot"], entry["reason"]
-            why = f": {escape(errors[slot])}" if slot in errors else ""
+            why = f": {one_line(errors[slot])}" if slot in errors else ""
             yield f"{painter.paint(kind, style)} {slot} for {duration(since(entry['since'], now))}, {reason}{why}"
             remedy = _REMEDIES.get(reason, "see `logs {slot}`; once that is mended, `launch --slot {slot}`")
             yield f"  {remedy.format(slot=slot)}"
+    reserved = {entry["slot"] for kind in ("unconfirmed", "abandoned") for entry in capacity[kind]}
+    for slot in capacity["free_slots"]:
+        if slot in errors and slot not in reserved:
+            yield f"{painter.paint('free', 'dim')} {slot}, after a failure: {one_line(errors[slot])}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pypto_serving_router.telemetry.text import escape
+from pypto_serving_router.telemetry.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,14 +55,14 @@ class Painter:
         shown = [column for column in range(len(heads)) if any(row[column].text for row in cells)]
         right = {column for column in shown if any(row[column].right for row in cells)}
         lines = [[Cell(head, "dim", column in right) for column, head in enumerate(heads)], *cells]
-        widths = {column: max(len(escape(line[column].text)) for line in lines) for column in shown}
+        widths = {column: max(len(one_line(line[column].text)) for line in lines) for column in shown}
         return [self._line([(line[column], widths[column]) for column in shown]) for line in lines]
 
     def _line(self, row: Iterable[tuple[Cell, int]]) -> str:
         """Pad each cell to its width as it is shown, which is less than is written where there are colours."""
         pieces = []
         for cell, width in row:
-            text = escape(cell.text)
+            text = one_line(cell.text)
             space = " " * (width - len(text))
             painted = self.paint(text, cell.style)
             pieces.append(space + painted if cell.right else painted + space)
