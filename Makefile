@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+FOR    ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit format bench docs dist clean
+.PHONY: help setup demo test lint types unit format test-engine test-clients fuzz faults soak bench docs dist clean
 
 help:  ## show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## create the environment (the other targets do it for you)
 
@@ -38,6 +39,26 @@ format: $(READY)  ## format and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+test-engine: $(READY)  ## tests with a real engine that has a KV cache (its environment: .venv-engine)
+	test -x .venv-engine/bin/python || $(PYTHON) -m venv .venv-engine
+	.venv-engine/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[engine]'
+	$(BIN)/pytest -m engine --numprocesses 2 --dist loadscope -q tests/engine
+
+test-clients: $(READY)  ## tests with the clients people use (their environment: .venv-clients; npm for Node's)
+	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[clients]'
+	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix .venv-clients openai@6; fi
+	$(BIN)/pytest -m clients --numprocesses 2 -q tests/clients
+
+fuzz: $(READY)  ## throw mutated bytes at every reader (ten minutes; FOR=seconds for another time)
+	$(BIN)/python -m fuzz --seconds $(FOR)
+
+faults: $(READY)  ## break everything around the router, one thing at a time, and tell what clients saw
+	@$(BIN)/python -m faults
+
+soak: $(READY)  ## mixed traffic while replicas die and return (ten minutes; FOR=seconds for another time)
+	$(BIN)/python -m soak --seconds $(FOR)
+
 bench: $(READY)  ## compare with nginx, HAProxy and other routers (half an hour; BENCH="..." for parts)
 	$(BIN)/python -m bench.install
 	$(BIN)/python -m bench.run $(BENCH)
@@ -49,4 +70,4 @@ dist: $(READY)  ## build the wheel and the sdist
 	$(BIN)/hatchling build
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site
+	rm -rf $(VENV) .venv-engine .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site
