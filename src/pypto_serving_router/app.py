@@ -99,7 +99,7 @@ class App:
                 client_connections=lambda: len(self._frontend.connections),
                 tasks=lambda: len(asyncio.all_tasks()),
                 upstream_connections=lambda: self._pool.open,
-                slots=lambda: self._fleet.slots,
+                slots=lambda: self._fleet.shown,
                 log_records_lost=lambda: logs.sink.lost,
             )
         )

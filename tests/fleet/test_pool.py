@@ -98,6 +98,7 @@ def test_devices_are_held_under_any_name(host: str, address: str) -> None:
     assert [(entry.slot, entry.reason) for entry in made.capacity().unconfirmed] == [("gone-d1", "undeclared")]
     assert made.owned == 0
     assert list(made.recorded()) == [*made.slots.values(), stray]
+    assert [(slot.id, slot.state) for slot in made.shown()][2:] == [("gone-d1", SlotState.UNCONFIRMED)]
 
 
 def test_an_undeclared_slot_without_a_process_holds_nothing() -> None:
@@ -106,3 +107,4 @@ def test_an_undeclared_slot_without_a_process_holds_nothing() -> None:
     made.restore(Slot(SlotId("gone-d0"), HostId("node"), "node.example", 9999, (0,), generation=3))
     assert [slot.id for slot in made.free()] == ["node-d0"]
     assert made.capacity().unconfirmed == ()
+    assert [slot.id for slot in made.shown()] == ["node-d0"]

@@ -153,6 +153,11 @@ class Controller:
         """Every declared slot, in order."""
         return tuple(self._pool.slots.values())
 
+    @property
+    def shown(self) -> tuple[Slot, ...]:
+        """Every slot as operators see it, those included that are held and not declared any more."""
+        return tuple(self._pool.shown())
+
     def capacity(self) -> Capacity:
         """Count what is held and what is left."""
         return self._pool.capacity()

@@ -110,19 +110,23 @@ class SlotPool:
     def capacity(self) -> Capacity:
         """Count what is held and what is left."""
         slots = self.slots.values()
-        unconfirmed = [
-            *(_reserved(slot, str(slot.cause)) for slot in slots if slot.state is SlotState.UNCONFIRMED),
-            *(_reserved(slot, Cause.UNDECLARED, tell_place(slot)) for slot in self.undeclared.values() if slot.taken),
-        ]
+        unconfirmed = [slot for slot in self.shown() if slot.state is SlotState.UNCONFIRMED]
         abandoned = [slot for slot in slots if slot.state is SlotState.ABANDONED]
         return Capacity(
             ceiling=self.ceiling,
             owned=self.owned,
             free_slots=tuple(slot.id for slot in self.free()),
-            unconfirmed=tuple(unconfirmed),
+            unconfirmed=tuple(_reserved(slot, str(slot.cause)) for slot in unconfirmed),
             abandoned=tuple(_reserved(slot, f"lost {slot.losses} replicas in a row") for slot in abandoned),
             last_errors={slot.id: slot.last_error for slot in slots if slot.last_error},
         )
+
+    def shown(self) -> Iterator[Slot]:
+        """Yield the slots as operators see them: one that is held and not declared any more is unconfirmed."""
+        yield from self.slots.values()
+        for slot in self.undeclared.values():
+            if slot.taken:
+                yield replace(slot, state=SlotState.UNCONFIRMED, cause=Cause.UNDECLARED, last_error=tell_place(slot))
 
     def recorded(self) -> Iterator[Slot]:
         """Yield every slot that the state file is about."""
@@ -143,5 +147,5 @@ def tell_place(slot: Slot) -> str:
     return f"its replica was launched at {slot.where} on devices {devices}"
 
 
-def _reserved(slot: Slot, reason: str, detail: str | None = None) -> Reserved:
-    return Reserved(slot.id, reason, slot.since, detail or slot.last_error)
+def _reserved(slot: Slot, reason: str) -> Reserved:
+    return Reserved(slot.id, reason, slot.since, slot.last_error)
