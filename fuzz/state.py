@@ -82,7 +82,7 @@ async def _take_up(recorded: tuple[Slot, ...]) -> None:
 
 def _can_be_told(rig: Rig) -> None:
     """What is known must fit into the API's answer and into the next state file, and come back the same."""
-    msgspec.json.encode(capacity_left(rig.controller.capacity()))
+    msgspec.json.encode(capacity_left(rig.controller.capacity(), str))
     for slot in rig.controller.slots:
         written = record(slot)
         assert written is not None or not slot.taken, f"{slot} is held, and would not be written down"

@@ -42,10 +42,11 @@ class FakeFleet:
         self.left = Capacity(
             ceiling=3,
             owned=2,
-            free_slots=(SlotId("node1-d3"),),
+            free_slots=(SlotId("node1-d3"), SlotId("node1-d4")),
+            cooling=(Reserved(SlotId("node1-d4"), "lost its replica", EPOCH + 1, "exit status 3", due=12.0),),
             unconfirmed=(Reserved(SlotId("node1-d1"), "stop-unconfirmed", EPOCH, "still answers"),),
             abandoned=(Reserved(SlotId("node1-d2"), "lost 3 replicas in a row", EPOCH + 0.5, "exit status 1"),),
-            last_errors={SlotId("node1-d2"): "exit status 1"},
+            last_errors={SlotId("node1-d2"): "exit status 1", SlotId("node1-d4"): "exit status 3"},
         )
 
     def capacity(self) -> Capacity:

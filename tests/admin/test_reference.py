@@ -23,8 +23,10 @@ def test_fields(router: Router) -> None:
     told = router.json("GET", "/replicas/decisions?session=s")[1]
     shown = {
         *views.health(router.balancer, router.routing.sessions),
-        *views.row(replica, str),
-        *views.capacity_left(router.fleet.capacity()),
+        *(row := views.row(replica, (0, 0.0), str)),
+        *row["first_byte"],
+        *(capacity := views.capacity_left(router.fleet.capacity(), str)),
+        *capacity["cooling"][0],
         *told,
         *told["pinned"],
         *told["decisions"][0],

@@ -220,7 +220,7 @@ def test_launch_refused(router: Router, error: Any, status: int, code: str) -> N
     assert_error(body, code)
     assert body["message"] == str(error)
     if status == 409:
-        assert body["capacity"]["free_slots"] == ["node1-d3"]
+        assert body["capacity"]["free_slots"] == ["node1-d3", "node1-d4"]
 
 
 def test_launch_gone_at_once(router: Router) -> None:

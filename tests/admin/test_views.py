@@ -83,6 +83,7 @@ def test_row(router: Router) -> None:
         "owned": True,
         "routed": 0,
         "sessions": 0,
+        "first_byte": {"answers": 0, "seconds": 0.0},
         "slot": "node1-d0",
         "since": "2023-11-14T22:15:20.000Z",
         "last_error": "connection refused",
@@ -91,15 +92,18 @@ def test_row(router: Router) -> None:
 
 def test_capacity(router: Router) -> None:
     """The capacity says what is free, what is reserved and why, and what went wrong last (spec 6.2)."""
-    assert views.capacity_left(router.fleet.capacity()) == {
+    assert views.capacity_left(router.fleet.capacity(), str) == {
         "ceiling": 3,
         "owned": 2,
-        "free_slots": ["node1-d3"],
+        "free_slots": ["node1-d3", "node1-d4"],
+        "cooling": [
+            {"slot": "node1-d4", "reason": "lost its replica", "since": "2023-11-14T22:13:21.000Z", "until": "12.0"},
+        ],
         "unconfirmed": [
             {"slot": "node1-d1", "reason": "stop-unconfirmed", "since": "2023-11-14T22:13:20.000Z"},
         ],
         "abandoned": [
             {"slot": "node1-d2", "reason": "lost 3 replicas in a row", "since": "2023-11-14T22:13:20.500Z"},
         ],
-        "last_errors": {"node1-d1": "still answers", "node1-d2": "exit status 1"},
+        "last_errors": {"node1-d1": "still answers", "node1-d2": "exit status 1", "node1-d4": "exit status 3"},
     }

@@ -123,7 +123,9 @@ def test_the_dead_are_replaced_and_hopeless_slots_given_up(start_sim: Callable[.
     # a wait for a replacement is ended by either decision of an operator
     for slot in ("mortal-d1", "mortal-d2"):
         router.wait_log("slot changed", slot=slot, to="free", timeout=45)
-        assert slot in capacity(router)["free_slots"], "what is cooling is free to be taken"
+        left = capacity(router)
+        assert slot in left["free_slots"], "what is cooling is free to be taken"
+        assert {one["slot"]: one["reason"] for one in left["cooling"]}[slot] == "lost its replica"
     assert retire(router, "mortal-d1").status == 200
     assert retire(router, "mortal-d1").status == 404, "there is nothing left to cancel"
     assert launch(router, slot="mortal-d2").status == 202

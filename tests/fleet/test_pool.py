@@ -62,9 +62,10 @@ def test_a_place_can_be_asked_for() -> None:
 def test_the_listing_says_why_a_slot_is_not_used() -> None:
     """Spec 6.2: unconfirmed with its reason, abandoned with its losses, and the last error of each slot."""
     made = pool(READY, SlotState.UNCONFIRMED, ABANDONED, FREE)
-    first, second, third, _ = made.slots.values()
+    first, second, third, fourth = made.slots.values()
     made.put(replace(second, cause=Cause.STOP_UNCONFIRMED, since=17.0, last_error="unreachable"))
     made.put(replace(third, losses=3, since=18.0))
+    made.put(replace(fourth, losses=1, wanted=True, since=19.0, due=5.0))
     capacity = made.capacity()
     assert (capacity.ceiling, capacity.owned, capacity.free_slots) == (4, 2, ("node-d2", "node-d3"))
     (unconfirmed,) = capacity.unconfirmed
@@ -73,6 +74,8 @@ def test_the_listing_says_why_a_slot_is_not_used() -> None:
     )  # fmt: skip
     (abandoned,) = capacity.abandoned
     assert (abandoned.slot, abandoned.reason, abandoned.since) == (third.id, "lost 3 replicas in a row", 18.0)
+    (cooling,) = capacity.cooling
+    assert (cooling.slot, cooling.reason, cooling.since, cooling.due) == (fourth.id, "lost its replica", 19.0, 5.0)
     assert capacity.last_errors == {second.id: "unreachable"}
     assert first.id not in capacity.last_errors
 

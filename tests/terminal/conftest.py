@@ -85,7 +85,8 @@ class FakeRouter:
         self.rows = list(rows)
         self.counters = {"sessions": 14, "routed": 512, "affinity_hits": 498, "rejected": 0}
         self.capacity: dict[str, Any] = {
-            "ceiling": 2, "owned": 1, "free_slots": ["node-d1"], "unconfirmed": [], "abandoned": [], "last_errors": {},
+            "ceiling": 2, "owned": 1, "free_slots": ["node-d1"], "cooling": [], "unconfirmed": [], "abandoned": [],
+            "last_errors": {},
         }  # fmt: skip
         self.events: list[dict[str, Any]] = []
         self.text = b""

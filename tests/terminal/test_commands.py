@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 FLEET = (
     b'{"replicas": [{"owned": true, "slot": "node-d0"}, {"owned": false, "slot": null},'
     b' {"owned": true, "slot": "x-d1"}],'
-    b' "capacity": {"unconfirmed": [{"slot": "node-d2"}], "abandoned": [{"slot": "node-d3"}]}}'
+    b' "capacity": {"cooling": [{"slot": "node-d4"}], "unconfirmed": [{"slot": "node-d2"}],'
+    b' "abandoned": [{"slot": "node-d3"}]}}'
 )
 FLEET_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(FLEET), FLEET)
 
@@ -158,5 +159,5 @@ def test_completion(
     assert completed("--rep", monkeypatch, capsys) == ["--replicas", "--replace-after"]
     assert completed("retire ", monkeypatch, capsys) == []
     monkeypatch.setenv("PYPTO_ROUTER_URL", router.url)
-    assert completed("retire ", monkeypatch, capsys) == ["node-d0", "x-d1", "node-d2", "node-d3"]
-    assert completed("logs no", monkeypatch, capsys) == ["node-d0", "node-d2", "node-d3"]
+    assert completed("retire ", monkeypatch, capsys) == ["node-d0", "x-d1", "node-d4", "node-d2", "node-d3"]
+    assert completed("logs no", monkeypatch, capsys) == ["node-d0", "node-d4", "node-d2", "node-d3"]

@@ -104,8 +104,11 @@ def test_slots_that_need_somebody() -> None:
     router.capacity |= {
         "unconfirmed": [RESERVED],
         "abandoned": [{**RESERVED, "slot": "node-d2", "reason": "lost 3 replicas in a row"}],
-        "free_slots": ["node-d2", "node-d3"],
-        "last_errors": {"node-d2": "exit status 1", "node-d3": "exit status 2:\nno such model"},
+        "cooling": [
+            {**RESERVED, "slot": "node-d4", "reason": "lost its replica", "until": "2023-11-14T22:13:27.000Z"},
+        ],
+        "free_slots": ["node-d2", "node-d3", "node-d4"],
+        "last_errors": {"node-d2": "exit status 1", "node-d3": "exit status 2:\nno such model", "node-d4": "lost"},
     }
 
     assert overview.slots(seen(router), PLAIN, WALL) == [
@@ -113,8 +116,10 @@ def test_slots_that_need_somebody() -> None:
         "  see what still runs on its host, then `retire node-d1` tries the stop again",
         "abandoned node-d2 for 1 min, lost 3 replicas in a row: exit status 1",
         "  see `logs node-d2`; once that is mended, `launch --slot node-d2`",
+        "cooling node-d4 for 1 min, lost its replica: lost",
+        "  launched again in 7 s; `retire node-d4` cancels that",
         "free node-d3, after a failure: exit status 2: | no such model",
-        "slots: 1 held, at most 2; free: node-d2, node-d3",
+        "slots: 1 held, at most 2; free: node-d2, node-d3, node-d4",
     ]
 
 

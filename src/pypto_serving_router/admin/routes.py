@@ -187,7 +187,7 @@ class Admin:
     # --- what the token guards ---------------------------------------------------------------
 
     async def _list(self, call: _Call) -> Answer:
-        view = views.fleet(self._balancer, self._fleet.capacity(), self._wall_time)
+        view = views.fleet(self._balancer, self._fleet.capacity(), self._metrics.first_bytes(), self._wall_time)
         if "events" in call.query:
             view["events"] = self._recent.latest(_number(call.query, "events", 0, MAX_EVENTS))
         return document(view)
@@ -224,7 +224,8 @@ class Admin:
         replica = self._balancer.replicas.get(ReplicaId(launched.id))
         if replica is None:
             return error(502, "launch_failed", f"{launched.id} was started, and is gone", more={"slot": launched.id})
-        return document(views.row(replica, self._wall_time), status=202)
+        first_bytes = self._metrics.first_bytes().get(replica.id, (0, 0.0))
+        return document(views.row(replica, first_bytes, self._wall_time), status=202)
 
     async def _retire(self, name: str, call: _Call) -> Answer:
         force = _flag(call.query, "force")
@@ -259,7 +260,9 @@ class Admin:
         return SlotId(name) if replica is None or replica.slot is None else replica.slot
 
     def _conflict(self, code: str, message: str) -> Answer:
-        return error(409, code, message, more={"capacity": views.capacity_left(self._fleet.capacity())})
+        return error(
+            409, code, message, more={"capacity": views.capacity_left(self._fleet.capacity(), self._wall_time)}
+        )
 
 
 def split_target(target: bytes) -> tuple[list[bytes], dict[str, list[str]]]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pypto_serving_router.admin.wall_clock import iso
 from pypto_serving_router.core.balancer import Phase
 from pypto_serving_router.telemetry.access import short_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from pypto_serving_router.core.balancer import Balancer, Replica
     from pypto_serving_router.core.decisions import Decision
     from pypto_serving_router.core.sessions import Pin, SessionTable
     from pypto_serving_router.fleet.pool import Capacity, Reserved
+
+_NONE: Final = (0, 0.0)
 
 
 def health(balancer: Balancer, sessions: SessionTable) -> dict[str, Any]:
@@ -35,35 +37,50 @@ def health(balancer: Balancer, sessions: SessionTable) -> dict[str, Any]:
     }
 
 
-def fleet(balancer: Balancer, capacity: Capacity, wall_time: Callable[[float], str]) -> dict[str, Any]:
+def fleet(
+    balancer: Balancer,
+    capacity: Capacity,
+    first_bytes: Mapping[str, tuple[int, float]],
+    wall_time: Callable[[float], str],
+) -> dict[str, Any]:
     """Return every replica, and what is left to launch on (spec 6.2)."""
     return {
-        "replicas": [row(replica, wall_time) for replica in balancer.replicas.values()],
-        "capacity": capacity_left(capacity),
+        "replicas": [
+            row(replica, first_bytes.get(replica.id, _NONE), wall_time) for replica in balancer.replicas.values()
+        ],
+        "capacity": capacity_left(capacity, wall_time),
     }
 
 
-def row(replica: Replica, wall_time: Callable[[float], str]) -> dict[str, Any]:
-    """Return one replica as `/replicas` lists it; `since` is when its phase last changed."""
+def row(replica: Replica, first_bytes: tuple[int, float], wall_time: Callable[[float], str]) -> dict[str, Any]:
+    """Return one replica as `/replicas` lists it; `since` is when its phase last changed.
+
+    `first_bytes` is how many of its answers have begun, and the seconds which that took in sum.
+    """
+    answers, seconds = first_bytes
     return {
         **_summary(replica),
         "draining": replica.draining,
         "owned": replica.owned,
         "routed": replica.routed,
         "sessions": replica.pins,
+        "first_byte": {"answers": answers, "seconds": round(seconds, 6)},
         "slot": replica.slot,
         "since": wall_time(replica.since),
         "last_error": replica.last_error,
     }
 
 
-def capacity_left(capacity: Capacity) -> dict[str, Any]:
+def capacity_left(capacity: Capacity, wall_time: Callable[[float], str]) -> dict[str, Any]:
     """Return what is held and what is left."""
     details = {reserved.slot: reserved.detail for reserved in capacity.unconfirmed if reserved.detail}
     return {
         "ceiling": capacity.ceiling,
         "owned": capacity.owned,
         "free_slots": list(capacity.free_slots),
+        "cooling": [
+            _reserved(slot) | {"until": None if slot.due is None else wall_time(slot.due)} for slot in capacity.cooling
+        ],
         "unconfirmed": [_reserved(slot) for slot in capacity.unconfirmed],
         "abandoned": [_reserved(slot) for slot in capacity.abandoned],
         "last_errors": details | dict(capacity.last_errors),

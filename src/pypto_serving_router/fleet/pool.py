@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """A slot that the router does not launch on by itself, and why; `since` in seconds since the epoch."""
+    """A slot that the router does not launch on by itself, or not yet, and why; `since` in seconds since the epoch."""
 
     slot: SlotId
     reason: str
     since: float
     detail: str | None
+    due: float | None = None
+    """When it will be launched on again, on the fleet's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Capacity:
     ceiling: int
     owned: int
     free_slots: tuple[SlotId, ...]
+    cooling: tuple[Reserved, ...]
     unconfirmed: tuple[Reserved, ...]
     abandoned: tuple[Reserved, ...]
     last_errors: Mapping[SlotId, str]
@@ -111,13 +114,13 @@ class SlotPool:
         """Count what is held and what is left."""
         slots = self.slots.values()
         unconfirmed = [slot for slot in self.shown() if slot.state is SlotState.UNCONFIRMED]
-        abandoned = [slot for slot in slots if slot.state is SlotState.ABANDONED]
         return Capacity(
             ceiling=self.ceiling,
             owned=self.owned,
             free_slots=tuple(slot.id for slot in self.free()),
+            cooling=tuple(_reserved(slot, _tell_losses(slot)) for slot in slots if slot.cooling),
             unconfirmed=tuple(_reserved(slot, str(slot.cause)) for slot in unconfirmed),
-            abandoned=tuple(_reserved(slot, f"lost {slot.losses} replicas in a row") for slot in abandoned),
+            abandoned=tuple(_reserved(slot, _tell_losses(slot)) for slot in slots if slot.state is SlotState.ABANDONED),
             last_errors={slot.id: slot.last_error for slot in slots if slot.last_error},
         )
 
@@ -147,5 +150,9 @@ def tell_place(slot: Slot) -> str:
     return f"its replica was launched at {slot.where} on devices {devices}"
 
 
+def _tell_losses(slot: Slot) -> str:
+    return "lost its replica" if slot.losses == 1 else f"lost {slot.losses} replicas in a row"
+
+
 def _reserved(slot: Slot, reason: str) -> Reserved:
-    return Reserved(slot.id, reason, slot.since, slot.last_error)
+    return Reserved(slot.id, reason, slot.since, slot.last_error, slot.due)

@@ -232,6 +232,15 @@ class Metrics:
 
     # --- for whoever asks --------------------------------------------------------------------
 
+    def first_bytes(self) -> dict[str, tuple[int, float]]:
+        """Return how many answers of each replica have begun, and the seconds which that took in sum."""
+        begun: dict[str, tuple[int, float]] = {}
+        for (replica, *_), ended in self._ended.items():
+            if replica:
+                answers, seconds = begun.get(replica, (0, 0.0))
+                begun[replica] = answers + ended.first_bytes, seconds + ended.first_byte_sum
+        return begun
+
     def render(self) -> tuple[bytes, str]:
         """Return everything in Prometheus' text format, and its content type."""
         return "".join(self.pieces()).encode(), families.CONTENT_TYPE
@@ -247,14 +256,10 @@ class Metrics:
     def _requests(self) -> Iterator[str]:
         received: defaultdict[str, int] = defaultdict(int)
         relayed: defaultdict[str, int] = defaultdict(int)
-        first_bytes: defaultdict[str, int] = defaultdict(int)
-        first_byte_sums: defaultdict[str, float] = defaultdict(float)
         for (replica, *_), ended in self._ended.items():
             if replica:
                 received[replica] += ended.received
                 relayed[replica] += ended.relayed
-                first_bytes[replica] += ended.first_bytes
-                first_byte_sums[replica] += ended.first_byte_sum
         yield families.REQUESTS.values(
             ((replica, status or "none", placement, outcome), ended.requests)
             for (replica, status, placement, outcome), ended in self._ended.items()
@@ -267,7 +272,7 @@ class Metrics:
         yield families.REQUEST_BYTES.values(_labelled(received))
         yield families.RESPONSE_BYTES.values(_labelled(relayed))
         yield families.REPLICA_FIRST_BYTE.summaries(
-            ((replica,), count, first_byte_sums[replica]) for replica, count in first_bytes.items()
+            ((replica,), answers, seconds) for replica, (answers, seconds) in self.first_bytes().items()
         )
         yield families.CLIENT_CONNECTIONS.values([((), self._sources.client_connections())])
         yield families.UPSTREAM_CONNECTIONS.values([((), self._sources.upstream_connections())])

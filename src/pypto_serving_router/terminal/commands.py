@@ -95,14 +95,14 @@ def _judge_url(_context: click.Context, _option: click.Parameter, url: str) -> s
 
 
 def _names(context: click.Context, _argument: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Complete the name of a launched replica, or of a slot that needs somebody; nothing where nobody answers."""
+    """Complete the name of a launched replica, or of a slot with something to settle; nothing where nobody answers."""
     try:
         fleet = _client(context.params.get("url") or DEFAULT_URL).fleet()
     except RouterError:
         return []
     capacity = fleet["capacity"]
     slots = [row["slot"] for row in fleet["replicas"] if row["owned"]]
-    slots += [entry["slot"] for kind in ("unconfirmed", "abandoned") for entry in capacity[kind]]
+    slots += [entry["slot"] for kind in ("cooling", "unconfirmed", "abandoned") for entry in capacity[kind]]
     return [CompletionItem(slot) for slot in slots if slot.startswith(begun)]
 
 

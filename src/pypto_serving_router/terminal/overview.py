@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pypto_serving_router.errors import RouterRefused
 from pypto_serving_router.telemetry.text import one_line
-from pypto_serving_router.terminal.render import PHASES, Cell, count, duration, number, since
+from pypto_serving_router.terminal.render import PHASES, Cell, count, duration, number, since, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,6 +26,9 @@ _REMEDIES: Final = {
     "undeclared": "stop it by hand on its host, then `retire {slot} --force`",
 }
 """What to do about a slot of which nobody knows whether it is free, by the reason."""
+
+_KINDS: Final = {"unconfirmed": "warn", "abandoned": "bad", "cooling": "dim"}
+"""The slots that are not simply held or free, and how each kind is painted."""
 
 
 class Overview(NamedTuple):
@@ -122,14 +125,22 @@ def slots(overview: Overview, painter: Painter, now: float) -> list[str]:
 
 def _troubles(capacity: Mapping[str, Any], painter: Painter, now: float) -> Iterator[str]:
     errors = capacity["last_errors"]
-    for kind, style in (("unconfirmed", "warn"), ("abandoned", "bad")):
+    for kind, style in _KINDS.items():
         for entry in capacity[kind]:
             slot, reason = entry["slot"], entry["reason"]
             why = f": {one_line(errors[slot])}" if slot in errors else ""
             yield f"{painter.paint(kind, style)} {slot} for {duration(since(entry['since'], now))}, {reason}{why}"
-            remedy = _REMEDIES.get(reason, "see `logs {slot}`; once that is mended, `launch --slot {slot}`")
-            yield f"  {remedy.format(slot=slot)}"
-    reserved = {entry["slot"] for kind in ("unconfirmed", "abandoned") for entry in capacity[kind]}
+            yield f"  {_remedy(kind, entry, now)}"
+    reserved = {entry["slot"] for kind in _KINDS for entry in capacity[kind]}
     for slot in capacity["free_slots"]:
         if slot in errors and slot not in reserved:
             yield f"{painter.paint('free', 'dim')} {slot}, after a failure: {one_line(errors[slot])}"
+
+
+def _remedy(kind: str, entry: Mapping[str, Any], now: float) -> str:
+    slot = entry["slot"]
+    if kind == "cooling":
+        return f"launched again in {duration(until(entry['until'], now))}; `retire {slot}` cancels that"
+    if kind == "abandoned":
+        return f"see `logs {slot}`; once that is mended, `launch --slot {slot}`"
+    return _REMEDIES.get(entry["reason"], "`retire {slot}` settles it").format(slot=slot)
