@@ -7,7 +7,7 @@ from typing import Final
 from tests.contract.wire_requests import GET, OK, POST, ask
 from tests.support.exchange_table import Case, Reply, error, to_client, to_replica
 
-BROKEN: Final = error(b"502 Bad Gateway", b"upstream_failed", close=False)
+BROKEN: Final = error(b"502 Bad Gateway", b"upstream_failed", request=b"<1>", placement=b"new", close=False)
 START: Final = b"HTTP/1.1 200 OK"
 HEAD: Final = b"HEAD /v1/models HTTP/1.1"
 OLD: Final = b"GET /v1/models HTTP/1.0"

@@ -230,14 +230,14 @@ CASES: Final = [
         "a length beyond the limit",
         "RFC 9110 15.5.14",
         ask(b"Content-Length: 999999999999", start=POST),
-        answered=error(b"413 Request Entity Too Large", b"body_too_large", session=b"<1>"),
+        answered=error(b"413 Request Entity Too Large", b"body_too_large", session=b"<1>", request=b"<2>"),
         ending="fin",
     ),
     Case(
         "a length beyond the limit, waited with",
         "RFC 9110 15.5.14",
         ask(b"Expect: 100-continue", b"Content-Length: 999999999999", start=POST),
-        answered=error(b"413 Request Entity Too Large", b"body_too_large", session=b"<1>"),
+        answered=error(b"413 Request Entity Too Large", b"body_too_large", session=b"<1>", request=b"<2>"),
         ending="fin",
     ),
     Case(

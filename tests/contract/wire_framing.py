@@ -15,7 +15,7 @@ CHUNKED: Final = b"Transfer-Encoding: chunked"
 SIZE: Final = b"%x\r\n" % len(HIDDEN)
 
 MALFORMED: Final = error(b"400 Bad Request", b"malformed_request")
-REFUSED_BODY: Final = error(b"400 Bad Request", b"malformed_request", session=b"<1>")
+REFUSED_BODY: Final = error(b"400 Bad Request", b"malformed_request", session=b"<1>", request=b"<2>")
 
 
 def refused(
@@ -159,7 +159,7 @@ CASES: Final = [
         "a bad chunk after a good one that went on",
         "smuggling: chunks",
         ask(b"X-Session-Id: chunks-1", CHUNKED, start=POST, body=b"1\r\na\r\n1\r\nbc\r\n0\r\n\r\n"),
-        answered=error(b"400 Bad Request", b"malformed_request", session=b"chunks-1"),
+        answered=error(b"400 Bad Request", b"malformed_request", session=b"chunks-1", request=b"<1>", placement=b"new"),
         ending="fin",
     ),
     # --- what is not ambiguous, and where the next request begins ---

@@ -16,6 +16,8 @@ from pypto_serving_router.errors import ConnectFailed, OutOfDescriptors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pypto_serving_router.proxy.exchange import Exchange
+
 ASKED = request(body=b"{}")
 GET = b"GET /v1/models HTTP/1.1"
 HEADED = b"X-Session-Id: s1"  # nothing need be looked for in the body
@@ -36,6 +38,15 @@ def answered(rig: Rig, sent: bytes, client: Wire | None = None) -> SeenResponse:
     upstream.send(answer())
     rig.turns.run()
     return got(client)
+
+
+def assert_told(seen: SeenResponse, record: Exchange) -> None:
+    """An answer of the router's own says what the record of it does: the request's id, where it was placed and why."""
+    lease = record.lease
+    placed = [] if lease is None else [lease.replica.id.encode()]
+    why = [] if lease is None else [lease.placement.encode()]
+    assert seen.values(b"x-request-id") == [record.request_id] != [b""]
+    assert (seen.values(b"x-router-replica"), seen.values(b"x-router-placement")) == (placed, why)
 
 
 def warm(rig: Rig) -> Wire:
@@ -134,6 +145,24 @@ def test_errors_of_the_routers_carry_the_session(rig: Rig, sent: bytes, session:
     seen = got(client)
 
     assert (seen.status, seen.values(b"x-session-id")) == (502, [session])
+
+
+def test_errors_of_the_routers_say_who_and_why(rig: Rig) -> None:
+    """spec 3.3, 4.2, 4.7: a replica's error names it, and every one has the request's id, the client's own if any."""
+    answered(rig, request(HEADED))
+    client, upstream = rig.ask(request(HEADED, b"X-Request-Id: mine"))
+    upstream.send(b"nonsense\r\n\r\n")
+    rig.turns.run()
+    broken = got(client)
+    rig.routing.balancer.set_ready(rig.replicas[0], False, rig.time)
+    client = rig.connect()
+    client.send(request(start=GET))
+    rejected = got(client, method=b"GET")
+
+    told = [b"x-request-id", b"x-router-replica", b"x-router-placement"]
+    assert [broken.values(name) for name in told] == [[b"mine"], [b"r1"], [b"affinity"]]
+    assert_told(rejected, rig.records[-1])
+    assert (rejected.status, rejected.values(b"x-session-id"), rejected.values(b"x-router-replica")) == (503, [], [])
 
 
 def test_the_request_id_goes_both_ways(rig: Rig) -> None:
@@ -353,6 +382,7 @@ def test_a_body_that_is_too_large(
     seen = got(client)
     assert (seen.status, seen.values(b"x-session-id")) == (413, [b"s1" if lines else b"%032x" % 1])
     assert json.loads(seen.body)["error"]["code"] == "body_too_large"
+    assert_told(seen, rig.records[-1])
     assert all(wire.lost for wire in rig.upstreams)
     assert rig.outcomes == [("refused", 413)]
     assert rig.faults == []
@@ -743,6 +773,7 @@ def test_no_answer_in_time(make_rig: Callable[..., Rig], phase: str, expected: i
 
     seen = read_response(client.got)
     assert (seen.status, len(seen.values(b"x-session-id"))) == (expected, 1)
+    assert_told(seen, rig.records[-1])
     assert [name for _, name, _ in rig.faults] == faults
     assert all(wire.lost for wire in rig.upstreams)
     assert rig.outcomes[-1] == ("refused" if expected == 408 else "timeout", expected)
@@ -817,7 +848,9 @@ def test_a_replica_that_is_stopped_under_an_exchange(rig: Rig, phase: str, expec
     if expected is None:
         assert (client.got, rig.records) == (b"", [])
     elif expected:
-        assert read_response(client.got).status == expected
+        seen = read_response(client.got)
+        assert seen.status == expected
+        assert_told(seen, rig.records[-1])
     else:
         assert (client.ended, rig.outcomes) == ("fin", [("upstream_cut", 200)])
     assert rig.faults == []

@@ -120,10 +120,7 @@ def to_client(
         [
             start,
             *lines,
-            *([b"X-Session-Id: " + session] if session else []),
-            *([b"X-Request-Id: " + request] if request else []),
-            b"X-Router-Replica: r1",
-            b"X-Router-Placement: " + placement,
+            *_added(session, request, placement),
             *last,
             b"",
             body,
@@ -132,10 +129,10 @@ def to_client(
 
 
 def error(
-    status: bytes, code: bytes, *, session: bytes | None = None, close: bool = True, head: bool = False,
-    extra: Sequence[bytes] = (),
+    status: bytes, code: bytes, *, session: bytes | None = None, request: bytes | None = None,
+    placement: bytes | None = None, close: bool = True, head: bool = False, extra: Sequence[bytes] = (),
 ) -> bytes:  # fmt: skip
-    """Write an error of the router's own."""
+    """Write an error of the router's own: no `request` where none could be read, `placement` if one was placed."""
     return b"\r\n".join(
         [
             b"HTTP/1.1 " + status,
@@ -143,11 +140,20 @@ def error(
             b"Content-Type: application/json",
             *extra,
             *([b"Connection: close"] if close else []),
-            *([b"X-Session-Id: " + session] if session else []),
+            *_added(session, request, placement),
             b"",
             b"" if head else b"<" + code + b">",
         ]
     )
+
+
+def _added(session: bytes | None, request: bytes | None, placement: bytes | None) -> list[bytes]:
+    """Write the lines that are the router's own in every answer."""
+    return [
+        *([b"X-Session-Id: " + session] if session else []),
+        *([b"X-Request-Id: " + request] if request else []),
+        *([b"X-Router-Replica: r1", b"X-Router-Placement: " + placement] if placement else []),
+    ]
 
 
 # --- running --------------------------------------------------------------------------------

@@ -317,8 +317,7 @@ class Exchange:
     def _send(self, upstream: UpstreamConnection) -> None:
         self._upstream = upstream
         upstream.start(self)
-        if not self.request_id:
-            self.request_id = self._proxy.mint().encode()
+        self.request_id = self.request_id or self._proxy.mint().encode()
         head = forward_request(
             self.head, host=upstream.replica.authority, peer=self.client.peer, request_id=self.request_id
         )
@@ -468,15 +467,17 @@ class Exchange:
             self._upstream = None
 
     def _answer(self, answer: Answer, outcome: str) -> None:
-        """Answer in the replica's place."""
+        """Answer in the replica's place, with the fields that its answer would have been given."""
         self.status = answer.status
-        more = b""
+        session = b""
         if self.head.method == _POST:
             if self.session is None:  # refused before its body was read
                 self.session = self._named() or self._proxy.mint()
-            more = b"X-Session-Id: %b\r\n" % self.session.encode()
+            session = b"X-Session-Id: %b\r\n" % self.session.encode()
+        self.request_id = self.request_id or self._proxy.mint().encode()
+        placed = b"" if self.lease is None else self._proxy.describe(self.lease)
         self._end(outcome)
-        self.client.answer(answer, more=more)
+        self.client.answer(answer, more=b"%bX-Request-Id: %b\r\n%b" % (session, self.request_id, placed))
 
     def _named(self) -> str | None:
         """Return the session id in the head."""
