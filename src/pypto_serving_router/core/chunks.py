@@ -30,11 +30,12 @@ class ChunkScanner:
     a list, what the chunks hold is appended to it.
     """
 
-    __slots__ = ("_in_trailers", "_left", "_line", "_trailer_bytes", "content", "end")
+    __slots__ = ("_between", "_in_trailers", "_left", "_line", "_trailer_bytes", "content", "end")
 
     def __init__(self) -> None:
         self.end = -1
         self.content: list[bytes] | None = None
+        self._between = True  # two chunks: the next byte begins a size line
         self._in_trailers = False
         self._left = 0  # bytes of the current chunk still to come, its CR LF included
         self._line = b""  # the start of a line that the piece before cut in two
@@ -49,7 +50,17 @@ class ChunkScanner:
         Raises:
             ChunkError: a size, an extension, the end of a chunk or a trailer line is malformed.
         """
-        position = start
+        size = len(data)
+        if self._between:  # the usual piece is an event of a stream: one whole chunk, of a size seen before
+            stop = data.find(b"\n", start) + 1
+            chunk = _sizes.get(data[start:stop])
+            if chunk and stop + chunk + 2 == size and self.content is None and data[-2:] == b"\r\n":
+                return size
+        position = self._scan(data, start)
+        self._between = not (self._left or self._line or self._in_trailers)
+        return position
+
+    def _scan(self, data: bytes, position: int) -> int:
         size = len(data)
         while position < size:
             if self._in_trailers:

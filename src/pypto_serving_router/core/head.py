@@ -23,7 +23,9 @@ from pypto_serving_router.core.lines import PLAIN_FIELD, bad, is_text, is_token,
 from pypto_serving_router.errors import RequestError, UpstreamProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
+
+    from pypto_serving_router.core.forms import Form
 
 MAX_HEAD: Final = 64 * 1024
 """Bytes of a head (spec 4.10)."""
@@ -33,13 +35,15 @@ MAX_FIELDS: Final = 128
 
 _TARGET = bytes(b for b in range(0x21, 0x7F) if b not in b'#"<>\\^`{|}')  # RFC 3986, with no fragment
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
-_MAX_LENGTH_DIGITS = 18  # stays within 64 bits for any parser behind us
+MAX_LENGTH_DIGITS: Final = 18
+"""Digits of a Content-Length: within 64 bits for any parser behind us."""
 
 # Bound once: an attribute of a module is looked up anew each time.
 _HOST_FIELD: Final = kinds.HOST
 _LENGTH: Final = kinds.LENGTH
 _SESSION: Final = kinds.SESSION
 
+_NONE: Final[list[bytes]] = []
 _request_starts: dict[bytes, tuple[bytes, bytes, int, bytes | None]] = {}
 _responses: dict[bytes, ResponseHead] = {}
 _hosts: dict[bytes, bool] = {}
@@ -57,34 +61,35 @@ class Framing(Enum):
 class RequestHead:
     """One request's head.
 
-    `target` is in origin-form. `lines` are the field lines that go on, in order and as they came. `length` is -1
-    without a Content-Length. `sessions` and `forwarded_for` are None where the field is absent, else every value.
-    `host` is what the client asked for (of an absolute-form target, its authority), None in a 1.0 request without.
-    `plain` says that none of the fields a proxy adds was there.
+    `target` is in origin-form. `length` is -1 without a Content-Length. `sessions` and `forwarded_for` are None where
+    the field is absent, else every value. `host` is what the client asked for (of an absolute-form target, its
+    authority), None in a 1.0 request without. `plain` says that none of the fields a proxy adds was there. `form` and
+    `values` are there if a form was filled in (`forms`).
     """
 
     __slots__ = (
+        "_lines",
         "chunked",
         "expect",
+        "form",
         "forwarded_for",
-        "forwarded_host",
-        "forwarded_proto",
         "host",
         "keep_alive",
         "length",
-        "lines",
         "method",
         "minor",
         "plain",
         "request_id",
         "sessions",
         "target",
+        "values",
     )
 
     method: bytes
     target: bytes
     minor: int
-    lines: list[bytes]
+    form: Form | None
+    values: Sequence[bytes]
     length: int
     chunked: bool
     host: bytes | None
@@ -93,9 +98,18 @@ class RequestHead:
     plain: bool
     sessions: list[bytes] | None
     forwarded_for: list[bytes] | None
-    forwarded_proto: bool
-    forwarded_host: bool
     request_id: bytes | None
+    _lines: list[bytes]
+
+    @property
+    def lines(self) -> list[bytes]:
+        """The field lines that go on, in order and as they came."""
+        return self._lines if self.form is None else self.form.lines(self.values)
+
+    def let_go(self) -> None:
+        """Drop the field lines, once they have gone on: a stream may stay open for an hour, one of ten thousand."""
+        self.form = None
+        self.values = self._lines = _NONE
 
     @property
     def has_body(self) -> bool:
@@ -155,7 +169,8 @@ def parse_request(block: bytes) -> RequestHead:
     head.length = -1
     head.chunked = head.expect = False
     head.sessions = head.forwarded_for = head.request_id = None
-    head.lines = kept = []
+    head.form = None
+    head._lines = kept = []  # noqa: SLF001 - this is its constructor
     host: bytes | None = None
     connection: bytes | None = None
     known = request_lines.fields
@@ -222,6 +237,8 @@ def forward_request(head: RequestHead, *, host: bytes, peer: bytes, request_id: 
 
     `peer` is the client's address; `request_id` is used where the client named none.
     """
+    if head.form is not None:
+        return head.form.forward(head.values, host=host, peer=peer, request_id=request_id)
     if head.plain and head.host and not head.chunked:
         return (
             b"%b %b HTTP/1.1\r\nHost: %b\r\n%bX-Forwarded-For: %b\r\nX-Forwarded-Proto: http\r\n"
@@ -361,7 +378,7 @@ def _read_request_line(line: bytes) -> tuple[bytes, bytes, int, bytes | None]:
 def _read_length(value: bytes, before: int) -> int:
     if before >= 0:
         raise bad("more than one Content-Length")
-    if not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS:
+    if not value.isdigit() or len(value) > MAX_LENGTH_DIGITS:
         raise bad("Content-Length is not a number of bytes")
     return int(value)
 

@@ -12,7 +12,7 @@ from pypto_serving_router.errors import RequestError
 _V = TypeVar("_V")
 
 _TOKEN: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # RFC 9110 5.6.2
-_TEXT: Final = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])  # what a line may hold (RFC 9110 5.5)
+TEXT: Final = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])  # what a line may hold (RFC 9110 5.5)
 
 # What is done with a field. Plain numbers: an enumeration's look-ups would be a tenth of a head's cost.
 PLAIN: Final = 1  # goes on as it came
@@ -83,7 +83,7 @@ class LineMemory:
         known = self._names.get(name) or self._classify(name)
         if known == LENGTH:
             return LENGTH, value.strip(b" \t")  # only digits will do, and whoever reads it sees to that
-        if value.translate(None, _TEXT):
+        if value.translate(None, TEXT):
             raise bad("a control character in the head, or a line that does not end in CR LF")
         if known == -PLAIN:
             return PLAIN_FIELD
@@ -92,6 +92,10 @@ class LineMemory:
         field = PLAIN_FIELD if known == PLAIN else (known, value.strip(b" \t"))
         remember(self.fields, line, field)
         return field
+
+    def kind(self, name: bytes) -> int:
+        """Return the kind of a field whose name has been seen, else 0."""
+        return abs(self._names.get(name, 0))
 
     def _classify(self, name: bytes) -> int:
         """Return the kind of a field; negative where its lines are not to be remembered."""
@@ -139,7 +143,7 @@ def is_token(value: bytes) -> bool:
 
 def is_text(value: bytes) -> bool:
     """Tell whether `value` holds no control character but tabs."""
-    return not value.translate(None, _TEXT)
+    return not value.translate(None, TEXT)
 
 
 def bad(message: str) -> RequestError:

@@ -28,12 +28,14 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from pypto_serving_router.core import answer as answers
 from pypto_serving_router.core.chunks import ChunkError, ChunkScanner
-from pypto_serving_router.core.head import MAX_HEAD, RequestHead, parse_request
+from pypto_serving_router.core.forms import read_request
+from pypto_serving_router.core.head import MAX_HEAD, RequestHead
 from pypto_serving_router.errors import RequestError
 from pypto_serving_router.proxy.flow import Piece, peer_has_left, reset
 
 if TYPE_CHECKING:
     from pypto_serving_router.core.answer import Answer
+    from pypto_serving_router.core.forms import Form
     from pypto_serving_router.proxy.frontend import Frontend
 
 NEVER: Final = float("inf")
@@ -94,6 +96,7 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_buffer",
         "_discarded",
+        "_form",
         "_frontend",
         "_left",
         "_partial",
@@ -116,6 +119,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, frontend: Frontend) -> None:
         # for the life of the connection
         self._frontend = frontend
+        self._form: Form | None = None  # what this client's heads look like
         self.peer = b""
         self.due = NEVER
         self._state = _IDLE
@@ -154,7 +158,9 @@ class ClientConnection(asyncio.Protocol):
             if self._buffer:
                 data = self._buffer + data
                 self._buffer = b""
-            self._run(data)
+            rest = self._start(data)
+            if rest:
+                self._run(rest)
         elif state == _BODY:
             self._take_body(data)
         elif state == _ANSWERING:
@@ -302,7 +308,7 @@ class ClientConnection(asyncio.Protocol):
             self._await_head(data)
             return b""
         try:
-            head = parse_request(data[:end])
+            head, self._form = read_request(data[:end], self._form)
         except RequestError as error:
             self._refuse(error)
             return b""

@@ -54,7 +54,6 @@ _WAITING: Final = 64 * 1024  # bytes of a body read while the replica is being c
 _SECOND_TRY: Final = 1.0  # seconds in which a kept connection may turn out to have been closed (spec 4.6)
 _JOIN: Final = 16 * 1024  # up to here, one copy is cheaper than a second buffer to write
 _POST: Final = b"POST"
-_SENT: Final[list[bytes]] = []
 _MEMORY: Final = 8192  # descriptions of placements that are remembered
 
 
@@ -357,7 +356,7 @@ class Exchange:
         request = self.head
         assert self.lease is not None
         self._pieces = None
-        request.lines = _SENT  # a stream may stay open for an hour, and there may be ten thousand
+        request.let_go()
         self.status = head.status
         self.framing = framing
         self.first_byte = self.last_piece = self._proxy.now()

@@ -85,7 +85,19 @@ class UpstreamConnection(asyncio.Protocol):
             return
         framing = self._framing
         if framing is _CHUNKED:
-            self._relay_chunks(exchange, data)
+            scanner = self._scanner
+            assert scanner is not None
+            try:
+                cut = scanner.feed(data)
+            except ChunkError as error:
+                self._fail(exchange, UpstreamProtocolError(str(error)))
+                return
+            if scanner.end < 0 and cut == len(data) and self._content is None:  # as events of a stream are
+                exchange.relay(data)
+                return
+            exchange.relay(self._piece(data, cut))
+            if scanner.end >= 0:
+                self._complete(exchange, reusable=scanner.end == len(data))
         elif framing is _LENGTH:
             left = self._left - len(data)
             if left > 0:
@@ -216,23 +228,6 @@ class UpstreamConnection(asyncio.Protocol):
             exchange.answer_began(head, framing, piece)
             if scanner.end >= 0:
                 self._complete(exchange, reusable=scanner.end == len(data))
-
-    def _relay_chunks(self, exchange: Exchange, data: bytes) -> None:
-        scanner = self._scanner
-        assert scanner is not None
-        try:
-            cut = scanner.feed(data)
-        except ChunkError as error:
-            self._fail(exchange, UpstreamProtocolError(str(error)))
-            return
-        if scanner.end < 0:
-            if self._content is None and cut == len(data):
-                exchange.relay(data)
-            else:
-                exchange.relay(self._piece(data, cut))
-        else:
-            exchange.relay(self._piece(data, cut))
-            self._complete(exchange, reusable=scanner.end == len(data))
 
     def _piece(self, data: bytes, cut: int) -> bytes:
         """Return what of a scanned piece of a chunked body the client gets."""

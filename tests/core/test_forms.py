@@ -1,0 +1,187 @@
+"""Forms: a head read by one is what it is line by line, and nothing of a client's secrets stays in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pypto_serving_router.core.forms import Form, read_request
+from pypto_serving_router.core.head import RequestHead, forward_request, parse_request
+from pypto_serving_router.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+START = b"POST /v1/chat/completions HTTP/1.1"
+USUAL = [b"Host: router", b"Accept: */*", b"Content-Type: application/json", b"Connection: keep-alive", b"TE: trailers"]
+SHOWN = (
+    "method", "target", "minor", "length", "chunked", "host", "keep_alive", "expect", "plain", "sessions",
+    "forwarded_for", "request_id", "lines",
+)  # fmt: skip
+
+
+def block(*lines: bytes, start: bytes = START, usual: Sequence[bytes] = USUAL) -> bytes:
+    return b"\r\n".join([start, *usual, *lines])
+
+
+def shown(head: RequestHead) -> dict[str, object]:
+    """Tell all that a head says, and what the replica gets of it."""
+    forwarded = forward_request(head, host=b"replica:8001", peer=b"192.0.2.7", request_id=b"made")
+    return {name: getattr(head, name) for name in SHOWN} | {"forwarded": forwarded}
+
+
+def judged(text: bytes) -> object:
+    """Read a head line by line."""
+    try:
+        return shown(parse_request(text))
+    except RequestError as error:
+        return error.status, error.code, str(error)
+
+
+def learned(text: bytes) -> Form:
+    """Return the form of a head, which is made once its fixed lines have been seen."""
+    read_request(text, None)
+    form = read_request(text, None)[1]
+    assert form is not None
+    return form
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([b"Content-Length: 5", b"X-Session-Id: a"], [b"Content-Length: 12", b"X-Session-Id: b-2"]),
+        ([b"x-session-id:a", b"content-length:   5"], [b"x-session-id:b", b"content-length:   0"]),
+        ([b"Authorization: Bearer one"], [b"Authorization: \tBearer 100% two"]),
+        ([b"Cookie: a", b"X-Api-Key: k"], [b"Cookie:", b"X-Api-Key: \xe4"]),
+        ([], []),
+    ],
+)
+def test_a_head_of_a_known_kind_is_filled_in(first: list[bytes], second: list[bytes]) -> None:
+    """Only the values differ, and those are the second head's (spec 4.2)."""
+    form = learned(block(*first))
+
+    head = form.fill(block(*second))
+
+    assert head is not None
+    assert shown(head) == judged(block(*second))
+
+
+def test_a_field_that_changes_becomes_a_blank() -> None:
+    """A tracing header differs each time; after its second value it no longer keeps a head from fitting."""
+    form: Form | None = None
+    for _ in range(2):
+        form = read_request(block(b"traceparent: " + uuid4().hex.encode()), None)[1]
+
+    assert form is not None
+    assert form.fill(block(b"traceparent: 100 %")) is not None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [b"Content-Length: 5 ", b"X-Session-Id: a"],
+        [b"Content-Length: +5", b"X-Session-Id: a"],
+        [b"Content-Length: 5\n", b"X-Session-Id: a"],
+        [b"Content-Length: 1234567890123456789", b"X-Session-Id: a"],
+        [b"Content-Length:", b"X-Session-Id: a"],
+        [b"Content-Length: 5", b"X-Session-Id: a\rb"],
+        [b"Content-Length: 5", b"X-Session-Id: "],
+        [b"Content-Length: 5", b"X-Session-Id: a", b"X-Session-Id: b"],
+        [b"Content-Length: 5", b"Transfer-Encoding: chunked"],
+        [b"X-Session-Id: a", b"Content-Length: 5"],
+        [b"Content-Length: 5"],
+    ],
+)
+def test_what_does_not_fit_is_judged_line_by_line(lines: list[bytes]) -> None:
+    """A form neither refuses nor repairs (RFC 9112 2.2, 6.3)."""
+    form = learned(block(b"Content-Length: 5", b"X-Session-Id: a"))
+
+    assert form.fill(block(*lines)) is None
+    try:
+        read: object = shown(read_request(block(*lines), form)[0])
+    except RequestError as error:
+        read = error.status, error.code, str(error)
+    assert read == judged(block(*lines))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [b"Transfer-Encoding: chunked"],
+        [b"Expect: 100-continue", b"Content-Length: 5"],
+        [b"Connection: X-Hop", b"X-Hop: 1"],
+        [b"X-Forwarded-For: 192.0.2.1"],
+        [b"X-Request-Id: one"],
+        [b"X-Session-Id: a", b"X-Session-Id: a"],
+        [b"X-Long: " + b"x" * 2048],
+    ],
+)
+def test_heads_that_take_judgement_have_no_form(lines: list[bytes]) -> None:
+    """What depends on more than its own line is read line by line each time."""
+    form: Form | None = None
+    for _ in range(3):
+        form = read_request(block(*lines), None)[1]
+
+    assert form is None
+
+
+def test_the_lines_are_let_go() -> None:
+    """An open stream keeps neither its head's lines nor its form's values."""
+    head, _ = read_request(block(b"Authorization: secret"), learned(block(b"Authorization: one")))
+    filled = head.form
+
+    head.let_go()
+
+    assert isinstance(filled, Form)
+    assert head.form is None
+    assert not head.values
+    assert not head.lines
+
+
+def test_connections_share_forms() -> None:
+    """Ten thousand clients of one kind cost one form."""
+    assert learned(block(b"Content-Length: 5")) is learned(block(b"Content-Length: 6"))
+
+
+def test_no_secret_stays_in_a_form() -> None:
+    """A token is nowhere in what is kept of a connection's heads."""
+    secret = b"Bearer a-token-of-somebody"
+    form = learned(block(b"Authorization: " + secret, b"Content-Length: 1"))
+
+    kept = repr([getattr(form, name) for name in Form.__slots__]).encode()
+    assert b"Authorization" in kept
+    assert secret not in kept
+
+
+LINES = st.sampled_from(
+    [
+        b"Host: router", b"Host: other:1", b"Accept: */*", b"Accept: text/plain", b"Content-Length: 3",
+        b"Content-Length: 0", b"content-length: 77", b"Content-Length: 3,3", b"X-Session-Id: a", b"X-Session-Id: b%s",
+        b"X-Session-Id: c", b"x-session-id:\td", b"Authorization: one", b"Authorization: two %b", b"Connection: close",
+        b"Connection: Accept", b"Keep-Alive: 5", b"Transfer-Encoding: chunked", b"Expect: 100-continue", b"X-A: %",
+        b"X-B: \x01", b"X-Request-Id: r", b"X-Forwarded-Host: f", b"no field", b"traceparent: 1", b"traceparent: 2",
+    ]
+)  # fmt: skip
+STARTS = st.sampled_from(
+    [START, START, START, b"GET /v1/models?%b HTTP/1.1", b"GET http://a/b HTTP/1.1", b"GET / HTTP/1.0"]
+)
+HEADS = st.lists(st.tuples(STARTS, st.lists(LINES, max_size=5)), min_size=2, max_size=8)
+
+
+@given(HEADS, st.booleans())
+@example([(START, [b"X-Session-Id: a", b"Content-Length: 3"])] * 3, True)
+def test_a_connections_heads_are_what_each_is_alone(heads: list[tuple[bytes, list[bytes]]], repeat: bool) -> None:
+    """Whatever came before on the connection, a head says and sends on what it does line by line (spec 4.2)."""
+    form: Form | None = None
+    for start, lines in heads * (3 if repeat else 1):
+        text = block(*lines, start=start, usual=[] if b"Host: router" in lines else USUAL)
+        try:
+            head, form = read_request(text, form)
+            read: object = shown(head)
+        except RequestError as error:
+            read = error.status, error.code, str(error)
+        assert read == judged(text)
