@@ -239,33 +239,29 @@ class Balancer:
             NoReplica: none is available, or none beside the excluded.
         """
         placement = _NEW
-        replica = None
         if pinned is not None:
             if not pinned.available:
                 placement = _MOVED_UNROUTABLE
-            elif self.slack:
+            elif slack := self.slack:
                 # The top is a lower bound: only where it denies the pin need the true minimum be found.
-                if (
-                    pinned.outstanding <= self._heap[0][0] + self.slack
-                    or pinned.outstanding <= self._least()[0] + self.slack
-                ):
-                    placement = _AFFINITY
-                    replica = pinned
-                else:
-                    placement = _MOVED_SLACK
-        if replica is None:
-            try:
-                replica = (self._least_beside(exclude) if exclude else self._least())[3]
-            except NoReplica:
-                self.rejected += count
-                raise
-            self._turn = replica.turn = self._turn + 1
+                if pinned.outstanding <= self._heap[0][0] + slack or pinned.outstanding <= self._least()[0] + slack:
+                    pinned.outstanding += 1
+                    if count:
+                        pinned.routed += 1
+                        self.routed += 1
+                        self.affinity_hits += 1
+                    return Lease(self, pinned, _AFFINITY)
+                placement = _MOVED_SLACK
+        try:
+            replica = (self._least_beside(exclude) if exclude else self._least())[3]
+        except NoReplica:
+            self.rejected += count
+            raise
+        self._turn = replica.turn = self._turn + 1
         replica.outstanding += 1
         if count:
             replica.routed += 1
             self.routed += 1
-            if placement is _AFFINITY:
-                self.affinity_hits += 1
         return Lease(self, replica, placement)
 
     def glance(self) -> Seen:

@@ -54,6 +54,10 @@ _WAITING: Final = 64 * 1024  # bytes of a body read while the replica is being c
 _SECOND_TRY: Final = 1.0  # seconds in which a kept connection may turn out to have been closed (spec 4.6)
 _JOIN: Final = 16 * 1024  # up to here, one copy is cheaper than a second buffer to write
 _POST: Final = b"POST"
+# Bound once: looking a member up on its class takes longer than comparing it.
+_CHUNKED: Final = Framing.CHUNKED
+_CLOSE: Final = Framing.CLOSE
+_LENGTH: Final = Framing.LENGTH
 _MEMORY: Final = 8192  # descriptions of placements that are remembered
 
 
@@ -356,17 +360,15 @@ class Exchange:
         request = self.head
         assert self.lease is not None
         self._pieces = None
-        request.let_go()
         self.status = head.status
         self.framing = framing
+        if framing is not _LENGTH:
+            request.let_go()
         self.first_byte = self.last_piece = self._proxy.now()
         self.relayed = len(data)
         connection = None
-        self._keep_alive = keep = (
-            client.keep_alive
-            and framing is not Framing.CLOSE
-            and not (framing is Framing.CHUNKED and not request.minor)
-        )
+        keep = client.keep_alive and framing is not _CLOSE and (framing is not _CHUNKED or request.minor == 1)
+        self._keep_alive = keep
         if not keep:
             connection = b"close"
         elif not request.minor:
@@ -451,7 +453,7 @@ class Exchange:
     @property
     def _cut_is_invisible(self) -> bool:
         """Whether a client would take the end of the connection for the end of the answer."""
-        return self.framing is Framing.CLOSE or (self.framing is Framing.CHUNKED and not self.head.minor)
+        return self.framing is _CLOSE or (self.framing is _CHUNKED and not self.head.minor)
 
     def _too_large(self) -> Answer:
         limit = self._proxy.max_body_size
