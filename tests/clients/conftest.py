@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def environment() -> Path:
-    """The environment that has the clients: `bin/` and, for Node, `node_modules/`."""
+    """The environment that has the clients: `bin/`, with Node of its own, and `node_modules/`."""
     folder = Path(os.environ.get("PYPTO_CLIENTS_ENVIRONMENT") or ROOT / ".venv-clients")
     if not folder.is_dir():
         pytest.skip(f"no clients at {folder}: `make test-clients` installs them")

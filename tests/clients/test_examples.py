@@ -76,7 +76,7 @@ def test_example_for_node(router: Router, environment: Path, tmp_path: Path) -> 
     """So it does with the openai SDK for Node (spec 3.3, 3.5)."""
     (tmp_path / "node_modules").symlink_to(environment / "node_modules")
     script = shutil.copy(EXAMPLES / "openai_node.mjs", tmp_path)
-    run(router, ["node", script], tmp_path)
+    run(router, [environment / "bin" / "node", script], tmp_path)
 
     check(router, 3)
 
