@@ -41,10 +41,14 @@ class SharedPins:
     def __init__(self, capacity: int) -> None:
         self._sets = 1 << max(1, (4 * capacity // WAYS).bit_length() - 1)
         self._words = words(self._sets * WAYS)
+        self._key = os.urandom(16)
+
+    def _hash(self, session: str) -> int:
+        return int.from_bytes(hashlib.blake2b(session.encode(), key=self._key, digest_size=8).digest())
 
     def find(self, session: str, now: int) -> int:
         """Return the replica's number and renew the pin; -1 if there is none."""
-        digest = int.from_bytes(hashlib.blake2b(session.encode(), digest_size=8).digest())
+        digest = self._hash(session)
         start = (digest % self._sets) * WAYS
         tag = digest >> (64 - TAG_BITS)
         for place, word in enumerate(self._words[start : start + WAYS].tolist(), start):
@@ -57,7 +61,7 @@ class SharedPins:
 
     def pin(self, session: str, replica: int, now: int) -> None:
         """Pin a session that has no pin."""
-        digest = int.from_bytes(hashlib.blake2b(session.encode(), digest_size=8).digest())
+        digest = self._hash(session)
         start = (digest % self._sets) * WAYS
         row = self._words[start : start + WAYS].tolist()
         oldest = min(range(WAYS), key=lambda place: row[place] & ((1 << TIME_BITS) - 1))
