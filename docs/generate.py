@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pages import commands, configuration, slots
+from pages import commands, configuration, slots, wire
 
 from pypto_serving_router.telemetry import families, fields
 
@@ -26,6 +26,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/log-fields.md": fields.reference,
     "reference/metrics.md": families.reference,
     "reference/options.md": configuration.options,
+    "reference/wire-behaviour.md": wire.behaviour,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.contract.wire_requests import GET, OK, POST, ask
-from tests.support.exchange_table import Case, Reply, error, to_client, to_replica
+from tests.support.exchange_table import Case, Reply, error, quoted, to_client, to_replica
 
 BROKEN: Final = error(b"502 Bad Gateway", b"upstream_failed", request=b"<1>", placement=b"new", close=False)
 START: Final = b"HTTP/1.1 200 OK"
@@ -96,7 +96,7 @@ WRONG_FRAMING: Final = (
 CASES: Final = [
     # --- status lines (RFC 9112 4) ---
     *[
-        crosses(f"{start!r}", "RFC 9112 4", b"Content-Length: 0", start=start, becomes=becomes)
+        crosses(quoted(start), "RFC 9112 4", b"Content-Length: 0", start=start, becomes=becomes)
         for start, becomes in (
             (b"HTTP/1.1 200 OK", b"HTTP/1.1 200 OK"),
             (b"HTTP/1.1 200 ", b"HTTP/1.1 200 "),
@@ -111,7 +111,7 @@ CASES: Final = [
         )
     ],
     *[
-        broken(f"status line {start!r}", "RFC 9112 4", start + b"\r\nContent-Length: 0\r\n\r\n")
+        broken(f"status line {quoted(start)}", "RFC 9112 4", start + b"\r\nContent-Length: 0\r\n\r\n")
         for start in WRONG_STATUS_LINES
     ],
     # --- fields (RFC 9110 5) ---
@@ -150,7 +150,7 @@ CASES: Final = [
     ),
     *[
         crosses(
-            f"{line.decode()} ends here",
+            f"{quoted(line)} ends here",
             "RFC 9110 7.6.1",
             b"A: b",
             line,
@@ -177,7 +177,9 @@ CASES: Final = [
         body=b"ok",
     ),
     *[
-        broken(f"fields {lines!r}", "RFC 9112 5", b"HTTP/1.1 200 OK\r\n" + lines + b"\r\nContent-Length: 0\r\n\r\n")
+        broken(
+            f"fields {quoted(lines)}", "RFC 9112 5", b"HTTP/1.1 200 OK\r\n" + lines + b"\r\nContent-Length: 0\r\n\r\n"
+        )
         for lines in WRONG_FIELDS
     ],
     broken("129 fields", "spec 4.10", b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 129 + b"\r\n"),
@@ -191,7 +193,7 @@ CASES: Final = [
     crosses("zeros before a length", "RFC 9112 6.2", b"Content-Length: 0002", body=b"ok"),
     crosses("a body like an answer", "smuggling: responses", b"Content-Length: 19", body=b"HTTP/1.1 200 OK\r\n\r\n"),
     *[
-        broken(f"framing {lines!r}", "smuggling: responses", b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n\r\nokok")
+        broken(f"framing {quoted(lines)}", "smuggling: responses", b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n\r\nokok")
         for lines in WRONG_FRAMING
     ],
     broken(
@@ -240,7 +242,7 @@ CASES: Final = [
     ),
     # --- chunks (RFC 9112 7.1) ---
     *[
-        crosses(f"chunks {body!r}", "RFC 9112 7.1", CHUNKED, kept=(), last=(CHUNKED,), body=body, got=got)
+        crosses(f"chunks {quoted(body)}", "RFC 9112 7.1", CHUNKED, kept=(), last=(CHUNKED,), body=body, got=got)
         for body, got in (
             (b"0\r\n\r\n", b"0\r\n\r\n"),
             (b"2\r\nok\r\n0\r\n\r\n", b"2\r\nok\r\n0\r\n\r\n"),
@@ -274,7 +276,7 @@ CASES: Final = [
     # --- 1xx (RFC 9110 15.2) ---
     *[
         Case(
-            f"interim answers {statuses}",
+            f"interim answers {', '.join(map(str, statuses))}",
             "RFC 9110 15.2",
             ask(),
             b"".join(b"HTTP/1.1 %d x\r\nA: b\r\nConnection: keep-alive\r\n\r\n" % status for status in statuses) + OK,

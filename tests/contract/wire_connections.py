@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.contract.wire_requests import GET, OK, POST, ask
-from tests.support.exchange_table import CONTINUE, Await, Case, Reply, error, to_client, to_replica
+from tests.support.exchange_table import CONTINUE, Await, Case, Reply, error, quoted, to_client, to_replica
 
 START: Final = b"HTTP/1.1 200 OK"
 CLOSE: Final = b"Connection: close"
@@ -50,7 +50,7 @@ CASES: Final = [
     ),
     *[
         Case(
-            f"{line.decode()} of a client",
+            f"{quoted(line)} of a client",
             "RFC 9112 9.6",
             ask(line) + ask(),
             OK,

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
+_LONG: Final = 72  # characters of a piece that are worth reading
+
 
 @dataclass(frozen=True, slots=True)
 class Await:
@@ -87,6 +89,13 @@ class Observed:
     answered: bytes
     ending: str
     replica: str
+
+
+def quoted(wire: bytes) -> str:
+    """Write a piece of what is on the wire into a name, as Markdown marks it."""
+    text = wire.decode("latin-1").encode("unicode_escape").decode()
+    text = text.replace("`", r"\x60").replace("|", r"\x7c")  # which mean something to Markdown, in a table
+    return f"`{text}`" if len(text) <= _LONG else f"`{text[:_LONG]}…`"
 
 
 def to_replica(
