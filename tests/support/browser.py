@@ -112,8 +112,13 @@ class Page:
         return [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]
 
     def screenshot(self, path: Path) -> None:
-        """Save what the page looks like, whole."""
-        data = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
+        """Save what the page looks like, whole, in the format of the file's name."""
+        self._call("Emulation.setScrollbarsHidden", hidden=True)  # they would be cut off, and their place with them
+        size = self._call("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        data = self._call("Page.captureScreenshot", format=path.suffix[1:], captureBeyondViewport=True, clip=clip)[
+            "data"
+        ]
         path.write_bytes(base64.b64decode(data))
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ _FILES: Final = {
     b"dashboard.css": ("dashboard.css", "text/css; charset=utf-8"),
     b"dashboard.js": ("dashboard.js", "text/javascript; charset=utf-8"),
     b"api.js": ("api.js", "text/javascript; charset=utf-8"),
+    b"decisions.js": ("decisions.js", "text/javascript; charset=utf-8"),
     b"history.js": ("history.js", "text/javascript; charset=utf-8"),
     b"view.js": ("view.js", "text/javascript; charset=utf-8"),
     b"icon.svg": ("icon.svg", "image/svg+xml"),

@@ -48,6 +48,11 @@ async function answered(response) {
 
 export const fleet = async (events) => (await answered(await ask("GET", `replicas?events=${events}`))).json();
 
+export async function decisions(last, session) {
+  const query = session ? `&session=${encodeURIComponent(session)}` : "";
+  return (await answered(await ask("GET", `replicas/decisions?last=${last}${query}`))).json();
+}
+
 export const launch = async (where) => (await answered(await ask("POST", "replicas", { body: where, wait: true }))).json();
 
 export async function retire(name, force) {

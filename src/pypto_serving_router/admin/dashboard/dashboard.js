@@ -1,23 +1,26 @@
 // The page: looks at the router every few seconds, and carries out what the operator asks for.
 
 import * as api from "./api.js";
+import { showDecisions } from "./decisions.js";
 import { History, draw } from "./history.js";
-import { element, hostOf, number, pill, share, showEvents, showReplicas, showSlots, text } from "./view.js";
+import { clock, element, hostOf, latency, number, pill, share, showEvents, showReplicas, showSlots, text } from "./view.js";
 
 const EVERY = 2000; // milliseconds between two looks
 const EVERY_LARGE = 5000; // where an answer is long
 const LARGE = 200; // replicas
 const EVENTS = 60;
+const DECISIONS = 20;
 const LOG_EVERY = 3000; // each look at a log is a command on its host
 const LOG_LINES = 400;
 
 const history = new History();
 const pending = new Set();
-const act = { log: showLog, launch, retire, again, free };
+const act = { log: showLog, launch, retire, again, cancel, free };
 let seen = null; // the last answers
 let lastAnswer = null; // when they came
 let timer = 0;
 let looks = 0;
+let session = ""; // the conversation that is asked about
 let locked = false; // the router wants a token
 let logs = 0;
 
@@ -29,14 +32,16 @@ async function look() {
   try {
     const health = await api.health();
     const whole = await lookAtFleet();
+    const told = whole && (await lookAtDecisions());
     if (mine !== looks) return; // a later look is under way
     lastAnswer = new Date();
-    seen = { health, whole };
+    seen = { health, whole, told };
     const rows = whole?.replicas ?? health.replicas;
     history.add(performance.now(), {
       ...health,
       inFlight: rows.reduce((sum, row) => sum + row.outstanding, 0),
       routedBy: new Map((whole?.replicas ?? []).map((row) => [row.name, row.routed])),
+      begunBy: new Map((whole?.replicas ?? []).map((row) => [row.name, row.first_byte])),
     });
     answered();
   } catch (error) {
@@ -71,6 +76,15 @@ async function lookAtFleet() {
   }
 }
 
+async function lookAtDecisions() {
+  try {
+    return await api.decisions(DECISIONS, session);
+  } catch (error) {
+    if (error instanceof api.Refused) return { decisions: [], trouble: error.message };
+    throw error;
+  }
+}
+
 function answered() {
   document.body.classList.remove("stale");
   element("gone").hidden = true;
@@ -88,26 +102,27 @@ function gone(error) {
   element("gone").hidden = false;
 }
 
-const clock = (moment) => moment.toLocaleTimeString("en-GB");
-
 function render() {
   if (!seen) return;
-  const { health, whole } = seen;
-  const { counts, rate, affinity, rates } = history.last;
+  const { health, whole, told } = seen;
+  const { counts, rate, affinity, rates, firstByte, firstBytes } = history.last;
   text(element("ready"), `${health.replicas_ready} / ${health.replicas_total}`);
   text(element("ready-note"), health.replicas_failed ? `${health.replicas_failed} failed` : "");
   text(element("in-flight"), number(counts.inFlight));
   text(element("rate"), rate === null ? "–" : number(rate));
   text(element("affinity"), share(affinity));
+  text(element("first-byte"), latency(firstByte));
   text(element("sessions"), number(health.sessions));
   text(element("sessions-note"), health.rejected ? `${number(health.rejected)} requests found no replica` : "");
   draw(element("in-flight-chart"), history.values("inFlight"), { top: 4, label: `${counts.inFlight} requests in flight` });
   draw(element("rate-chart"), history.values("rate"), { top: 1, label: `${number(rate ?? 0)} requests per second` });
   draw(element("affinity-chart"), history.values("affinity"), { top: 1, label: `${share(affinity)} affinity hits` });
-  showReplicas(whole?.replicas ?? health.replicas, { rates, pending, act });
-  element("slots-section").hidden = element("events-section").hidden = whole === null;
+  draw(element("first-byte-chart"), history.values("firstByte"), { top: 0.1, label: `${latency(firstByte)} to the first byte` });
+  showReplicas(whole?.replicas ?? health.replicas, { rates, firstBytes, pending, act });
+  for (const part of ["slots", "decisions", "events"]) element(`${part}-section`).hidden = whole === null;
   if (whole) {
     showSlots(whole, { pending, act });
+    showDecisions(told);
     showEvents(whole.events);
   }
   element("forget").hidden = api.token.get() === null;
@@ -191,6 +206,20 @@ function again(slot) {
   });
 }
 
+async function cancel(slot) {
+  const sure = await confirm({
+    title: `Leave ${slot} without a replica?`,
+    explanation: "The one that it lost will not be replaced. The slot stays free until somebody launches on it.",
+    yes: "Don't replace",
+  });
+  if (!sure) return;
+  await carryOut(slot, {
+    begun: `Cancelling the replacement on ${slot} …`,
+    done: () => `${slot} stays free.`,
+    work: () => api.retire(slot, false),
+  });
+}
+
 async function free(slot) {
   const sure = await confirm({
     title: `Free ${slot} on your word?`,
@@ -210,6 +239,12 @@ element("launch-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const host = element("where").value;
   launch(host ? { host } : {});
+});
+
+element("explain-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  session = element("session").value.trim();
+  look();
 });
 
 function confirm({ title, explanation, check, yes }) {

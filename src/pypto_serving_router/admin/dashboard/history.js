@@ -23,6 +23,8 @@ export class History {
       rate: seconds ? (counts.routed - last.counts.routed) / seconds : null,
       affinity: this.share(counts),
       rates: rates(last?.counts.routedBy, counts.routedBy, seconds),
+      firstByte: this.firstByte(counts, [...counts.begunBy.keys()]),
+      firstBytes: new Map([...counts.begunBy.keys()].map((name) => [name, this.firstByte(counts, [name])])),
     });
     if (this.samples.length > KEPT) this.samples.shift();
   }
@@ -32,6 +34,21 @@ export class History {
     const first = this.samples.at(-WINDOW) ?? this.samples[0];
     const routed = first ? counts.routed - first.counts.routed : 0;
     return routed ? (counts.affinity_hits - first.counts.affinity_hits) / routed : null;
+  }
+
+  // How long the last answers of some replicas took to begin, in seconds.
+  firstByte(counts, names) {
+    const first = this.samples.at(-WINDOW) ?? this.samples[0];
+    if (!first) return null;
+    let answers = 0;
+    let seconds = 0;
+    for (const name of names) {
+      const now = counts.begunBy.get(name);
+      const then = first.counts.begunBy.get(name) ?? { answers: 0, seconds: 0 };
+      answers += now.answers - then.answers;
+      seconds += now.seconds - then.seconds;
+    }
+    return answers > 0 ? seconds / answers : null;
   }
 
   get last() {

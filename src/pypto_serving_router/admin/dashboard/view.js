@@ -54,14 +54,23 @@ export function keyed(parent, items, key, create, update) {
 
 export const number = (value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
 export const share = (value) => (value === null || value === undefined ? "–" : `${Math.round(value * 100)} %`);
+export const clock = (moment) => moment.toLocaleTimeString("en-GB");
 export const hostOf = (slot) => slot.replace(/-d\d+$/, "");
 
-export function ago(iso, now = Date.now()) {
-  const seconds = Math.max(0, (now - Date.parse(iso)) / 1000);
+export const ago = (iso, now = Date.now()) => duration((now - Date.parse(iso)) / 1000);
+export const until = (iso, now = Date.now()) => duration((Date.parse(iso) - now) / 1000);
+
+function duration(wanted) {
+  const seconds = Math.max(0, wanted);
   if (seconds < 90) return `${Math.round(seconds)} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
   if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
   return `${Math.round(seconds / 86400)} d`;
+}
+
+export function latency(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  return seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${number(seconds)} s`;
 }
 
 export function pill(node, name) {
@@ -72,7 +81,7 @@ export function pill(node, name) {
 
 // --- replicas ----------------------------------------------------------------------------------
 
-export function showReplicas(rows, { rates, pending, act }) {
+export function showReplicas(rows, { rates, firstBytes, pending, act }) {
   const peak = Math.max(8, ...rows.map((row) => row.outstanding));
   element("no-replicas").hidden = rows.length > 0;
   element("filter-label").hidden = rows.length <= 20;
@@ -89,6 +98,7 @@ export function showReplicas(rows, { rates, pending, act }) {
     text(cells.sessions, row.sessions ?? "–");
     text(cells.rate, rates.has(row.name) ? number(rates.get(row.name)) : "–");
     text(cells.routed, row.routed === undefined ? "–" : number(row.routed));
+    text(cells.firstByte, latency(firstBytes.get(row.name)));
     text(cells.error, row.phase === "ready" ? "" : (row.last_error ?? "")); // what it has got over is among the events
     cells.log.hidden = cells.retire.hidden = !row.owned;
     cells.retire.disabled = pending.has(row.name);
@@ -106,6 +116,7 @@ function createReplica(row, act) {
     sessions: make("td", "number"),
     rate: make("td", "number"),
     routed: make("td", "number"),
+    firstByte: make("td", "number"),
     error: make("td", "error"),
     log: button("Log", row.name, () => act.log(row.name)),
     retire: button("Drain and stop", row.name, () => act.retire(row.name)),
@@ -121,6 +132,7 @@ function createReplica(row, act) {
     parts.sessions,
     parts.rate,
     parts.routed,
+    parts.firstByte,
     parts.error,
     make("td", "", parts.log, parts.retire),
   );
@@ -147,6 +159,7 @@ export function slotsOf({ replicas, capacity }) {
   const slots = new Map();
   for (const slot of capacity.free_slots) slots.set(slot, { slot, state: "free" });
   for (const row of replicas) if (row.slot) slots.set(row.slot, { slot: row.slot, state: row.phase, since: row.since });
+  for (const entry of capacity.cooling) slots.set(entry.slot, { ...entry, state: "cooling" });
   for (const entry of capacity.abandoned) slots.set(entry.slot, { ...entry, state: "abandoned" });
   for (const entry of capacity.unconfirmed) slots.set(entry.slot, { ...entry, state: "unconfirmed" });
   for (const slot of slots.values()) slot.error = capacity.last_errors[slot.slot];
@@ -193,28 +206,32 @@ function createSlot({ slot }, act) {
     log: button("Log", slot, () => act.log(slot)),
     launch: button("Launch here", slot, () => act.launch({ slot })),
     again: button("Try again", slot, () => act.again(slot)),
+    cancel: button("Don't replace …", slot, () => act.cancel(slot)),
     free: button("Free it …", slot, () => act.free(slot)),
   };
   parts.free.className = "danger";
   const node = make("li", "slot", make("span", "name", slot), parts.state, " ", parts.log, parts.launch, parts.again);
-  node.append(parts.free, parts.advice, parts.error);
+  node.append(parts.cancel, parts.free, parts.advice, parts.error);
   node.parts = parts;
   return node;
 }
 
 function updateSlot(node, slot, { launchable, busy }) {
   const { parts } = node;
-  const free = slot.state === "free" || slot.state === "abandoned";
+  const cooling = slot.state === "cooling";
+  const free = cooling || slot.state === "free" || slot.state === "abandoned";
   const unconfirmed = slot.state === "unconfirmed";
   pill(parts.state, slot.state);
   parts.launch.hidden = !free;
   parts.launch.disabled = !launchable;
   parts.again.hidden = !unconfirmed || slot.reason === "undeclared";
   parts.free.hidden = !unconfirmed;
-  parts.again.disabled = parts.free.disabled = busy;
+  parts.cancel.hidden = !cooling;
+  parts.cancel.disabled = parts.again.disabled = parts.free.disabled = busy;
   relabel(parts.again, slot.reason === "address-in-use" ? "Look again" : busy ? "Trying …" : "Try the stop again");
   let advice = "";
   if (unconfirmed) advice = `${slot.reason}, for ${ago(slot.since)}. ${ADVICE[slot.reason]?.(hostOf(slot.slot)) ?? ""}`;
+  if (cooling) advice = `It ${slot.reason}, and will be launched on again in ${until(slot.until)}.`;
   if (slot.state === "abandoned") advice = `${slot.reason}. The router won't use it again by itself; mend it, then launch.`;
   text(parts.advice, advice);
   text(parts.error, slot.error ? `Last error: ${slot.error}` : "");
@@ -234,7 +251,7 @@ export function showEvents(events) {
 }
 
 function createEvent(event) {
-  const time = make("time", "", new Date(event.timestamp).toLocaleTimeString("en-GB"));
+  const time = make("time", "", clock(new Date(event.timestamp)));
   time.dateTime = time.title = event.timestamp;
   const moved = event.to ? `: ${event.from} → ${event.to}` : `: ${event.event}`;
   const more = Object.entries(event).filter(([name, value]) => !APART.has(name) && value !== null && value !== 0);
