@@ -29,10 +29,11 @@ from pypto_serving_router.fleet.journal import Journal
 from pypto_serving_router.launch.launcher import Launcher
 from pypto_serving_router.probe.monitor import Monitor, ask
 from pypto_serving_router.proxy.client import ClientConnection, Handler, Limits
-from pypto_serving_router.proxy.exchange import Exchange, Proxy
+from pypto_serving_router.proxy.exchange import Exchange
 from pypto_serving_router.proxy.frontend import Frontend
 from pypto_serving_router.proxy.local import LocalCall
 from pypto_serving_router.proxy.pool import ConnectionPool
+from pypto_serving_router.proxy.shared import Proxy
 from pypto_serving_router.table import Table
 from pypto_serving_router.telemetry import loop_delay
 from pypto_serving_router.telemetry.access import AccessLog

@@ -9,6 +9,7 @@ import asyncio
 import socket
 import struct
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from tests.support.witness import read_response
@@ -17,9 +18,10 @@ from pypto_serving_router.core.balancer import Replica
 from pypto_serving_router.core.ids import ReplicaId
 from pypto_serving_router.core.routing import Routing
 from pypto_serving_router.proxy.client import ClientConnection, Handler, Limits
-from pypto_serving_router.proxy.exchange import Exchange, Proxy
+from pypto_serving_router.proxy.exchange import Exchange
 from pypto_serving_router.proxy.frontend import Frontend
 from pypto_serving_router.proxy.pool import ConnectionPool
+from pypto_serving_router.proxy.shared import Proxy
 from pypto_serving_router.proxy.upstream import UpstreamConnection
 
 if TYPE_CHECKING:
@@ -396,7 +398,10 @@ class Rig:
             connect_retries=connect_retries,
         )
         self.frontend = Frontend(
-            open=open or self.proxy.open, limits=limits or Limits(), now=self.now, on_refused=self.refused.append
+            open=open or partial(Exchange, self.proxy),
+            limits=limits or Limits(),
+            now=self.now,
+            on_refused=self.refused.append,
         )
 
     def now(self) -> float:
