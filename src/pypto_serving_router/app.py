@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -188,8 +187,7 @@ class App:
             await asyncio.get_running_loop().create_server(self._frontend.connect, sock=sock, backlog=_BACKLOG)
             for sock in sockets
         ]
-        gc.collect()
-        gc.freeze()  # what lives as long as the process need not be walked again and again
+        process.collect_rarely()
         for sock in sockets:
             self._log.info("listening", url=_url(sock), replicas=len(self._routing.balancer.replicas))
         await self._stop.wait()
