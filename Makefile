@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 FOR    ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit format test-engine test-clients fuzz faults soak bench docs dist clean
+.PHONY: help setup demo test lint types unit format test-engine test-vllm test-clients fuzz faults soak bench docs dist clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +17,8 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("python3 3.11 or later is needed, this is %s" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@# axe-core is one file in this package; what the package depends on, a browser's driver, is not needed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'axe-playwright-python>=0.1.8,<0.2'
 	@touch $(READY)
 
 demo: $(READY)  ## two simulated replicas: a conversation stays in place, a replica is killed and replaced
@@ -39,13 +41,21 @@ format: $(READY)  ## format and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# What these two need is installed, Node included, so a skipped test is a failed one.
+# What these need is installed, Node included, so a skipped test is a failed one.
 test-engine: $(READY) .venv-engine/.ready  ## tests with a real engine that has a KV cache (its environment: .venv-engine)
 	PYPTO_TEST_NO_SKIP=1 $(BIN)/pytest -m engine --numprocesses 2 --dist loadscope -q tests/engine
 
 .venv-engine/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-engine
 	.venv-engine/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[engine]'
+	@touch $@
+
+test-vllm: $(READY) .venv-engine/.ready .venv-vllm/.ready  ## tests with vLLM on the CPU (5 minutes; its environment: .venv-vllm, 3.5 GB)
+	PYPTO_TEST_NO_SKIP=1 $(BIN)/pytest -m vllm -q tests/engine
+
+.venv-vllm/.ready: tests/engine/install_vllm.sh
+	$(PYTHON) -m venv .venv-vllm
+	tests/engine/install_vllm.sh .venv-vllm
 	@touch $@
 
 test-clients: $(READY) .venv-clients/.ready  ## tests with the clients people use (their environment: .venv-clients)
@@ -77,4 +87,4 @@ dist: $(READY)  ## build the wheel and the sdist
 	$(BIN)/hatchling build
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .venv-engine .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site
+	rm -rf $(VENV) .venv-engine .venv-vllm .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site
