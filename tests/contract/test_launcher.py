@@ -7,9 +7,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 from tests.support.slots import Hand, all_ended, find_processes, lives
 
-from pypto_serving_router.core.slot import Gone, Launched, Occupied, Unknown
+from pypto_serving_router.config.model import SlotSpec
+from pypto_serving_router.core.ids import HostId, SlotId
+from pypto_serving_router.core.slot import Gone, Launched, Occupied, Slot, Unknown
+from pypto_serving_router.launch.launcher import Launcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,6 +46,26 @@ def test_a_replica_lives_and_ends(hand: Callable[..., Hand]) -> None:
     assert not lives(launched.handle.pid)
     assert isinstance(one.inspect(1, launched.handle), Gone)
     assert "loading" in one.log(), "it is there to be read after the end"
+
+
+def test_many_replicas_are_looked_at_with_one_command(hand: Callable[..., Hand]) -> None:
+    """The router that comes after a crash asks each host once, and is told of each replica (spec 7.13)."""
+    commands: list[str] = []
+    one = hand("sh", "-c", "exec sleep 60")
+    specs = [SlotSpec(SlotId(f"n-d{n}"), one.host, (n,), 8001 + n) for n in range(3)]
+    launcher = Launcher(specs, observe=lambda _host, action, *_: commands.append(action))
+
+    async def look() -> tuple[list[object], object]:
+        launched: list[object] = [await launcher.start(spec.id, 7) for spec in specs[:2]]
+        commands.clear()
+        slots = [Slot(spec.id, HostId("n"), "127.0.0.1", spec.port, spec.devices, generation=7) for spec in specs]
+        return launched, await launcher.inspect_all(slots)
+
+    launched, found = uvloop.run(look())
+
+    assert commands == ["inspect-all"]
+    gone = Gone(7, None, "nothing of this launch is on the host")
+    assert found == dict(zip((spec.id for spec in specs), (*launched, gone), strict=True))
 
 
 def test_a_slot_whose_earlier_replica_lives_is_occupied(hand: Callable[..., Hand]) -> None:

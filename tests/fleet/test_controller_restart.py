@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import replace
 
 import pytest
@@ -272,10 +273,32 @@ async def test_an_answer_stands_where_the_host_cannot_be_asked() -> None:
 
 
 @virtually
-async def test_a_host_that_fails_unforeseen_keeps_its_slot_reserved() -> None:
-    """Spec 7.13: whatever goes wrong while asking, the slot is not free and the others are adopted."""
-    before = await crashed(2)
+async def test_a_host_that_fails_unforeseen_keeps_its_slots_reserved() -> None:
+    """Spec 7.13: whatever goes wrong while asking, its slots are not free and those of other hosts are adopted."""
+    declared = [*slots(2), *slots(1, host="other")]
+    before = await crashed(3, declared=declared)
     before.hosts.fate["inspect", D0] = ["raise"]
+    rig = again(before, declared)
+    async with rig.running() as fleet:
+        await fleet.recover()
+        assert [slot.state for slot in fleet.slots] == ["unconfirmed", "unconfirmed", "ready"]
+
+
+@virtually
+async def test_a_router_that_is_short_of_descriptors_still_takes_up_what_answers() -> None:
+    """Spec 7.13: one address that it has no descriptor to ask at keeps that one slot reserved, not its host's."""
+
+    class Short(FakeHosts):
+        async def ask(self, slot: Slot) -> int | None:
+            if slot.id == D0:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return await super().ask(slot)
+
+    before = Rig(slots(2), hosts=Short())
+    async with before.running() as fleet:
+        for slot in fleet.slots:
+            await fleet.launch(slot=slot.id)
+            await before.ready(slot.id)
     rig = again(before)
     async with rig.running() as fleet:
         await fleet.recover()
@@ -284,10 +307,11 @@ async def test_a_host_that_fails_unforeseen_keeps_its_slot_reserved() -> None:
 
 @virtually
 async def test_fifty_replicas_are_adopted_in_one_round_trip() -> None:
-    """Spec 7.13: all slots are reserved first, and all are asked at the same time."""
-    before = await crashed(50)
+    """Spec 7.13: all slots are reserved first, and all are asked at the same time, with one command on each host."""
+    declared = [*slots(40), *slots(20, host="other")]
+    before = await crashed(50, declared=declared)
     before.hosts.seconds = 3
-    rig = again(before, slots(60))
+    rig = again(before, declared)
     async with rig.running() as fleet:
         began = now()
         recovery = asyncio.ensure_future(fleet.recover())
@@ -295,6 +319,7 @@ async def test_fifty_replicas_are_adopted_in_one_round_trip() -> None:
         assert fleet.capacity().owned == 50
         await recovery
         assert now() - began < 4
+        assert [host for call, host in rig.hosts.calls if call == "inspect all"] == ["node", "other"]
         assert sum(slot.state == "ready" for slot in fleet.slots) == 50
         began = now()
         await fleet.start_initial(55)

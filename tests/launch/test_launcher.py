@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
+import uvloop
 from tests.support.slots import Hand, all_ended
 from tests.support.sshd import write_ssh_wrapper
 
 from pypto_serving_router.config.load import parse_fleet
 from pypto_serving_router.config.model import HostSpec, SlotSpec
-from pypto_serving_router.core.ids import SlotId
-from pypto_serving_router.core.slot import Gone, Launched, Unknown
+from pypto_serving_router.core.ids import HostId, SlotId
+from pypto_serving_router.core.slot import Gone, Launched, Slot, Unknown
 from pypto_serving_router.errors import TransportError
 from pypto_serving_router.launch import launcher as launchers
 from pypto_serving_router.launch.launcher import Launcher
@@ -89,6 +90,8 @@ def test_a_host_that_cannot_be_used_refuses_a_start(
     assert one.start(3) == Gone(3, None, words, refused=True)
     assert one.inspect(3) == Unknown(3, words)
     assert one.stop(3) == Unknown(3, words)
+    slots = [Slot(one.slot.id, HostId("n"), "127.0.0.1", 8001, (0,), generation=3)] * 2
+    assert uvloop.run(one.launcher.inspect_all(slots)) == {one.slot.id: Unknown(3, words)}
     with pytest.raises(TransportError, match=words.partition(":")[0]):
         one.log()
 
@@ -194,6 +197,7 @@ def test_no_more_commands_at_once_than_a_host_admits(tmp_path: Path, monkeypatch
         (b"\xff", "an answer that cannot be read"),
         (b'{"state": "log", "x": ' + b"[" * 50_000, "an answer that cannot be read"),
         (b'{"state": "\xff"}', "an answer that cannot be read"),
+        (b'{"state": "inspected", "answers": [1]}', "an answer that cannot be read"),
     ],
 )
 def test_a_host_that_answers_nonsense(
@@ -215,6 +219,8 @@ def test_a_host_that_answers_nonsense(
     observed = asyncio.run(launcher.inspect(SlotId("n-d0"), 1, None))
     assert isinstance(observed, Unknown)
     assert len(observed.detail) <= launchers.LONGEST_DETAIL
+    slots = [Slot(SlotId("n-d0"), HostId("n"), "127.0.0.1", 8001, (0,), generation=1)]
+    assert isinstance(asyncio.run(launcher.inspect_all(slots))[SlotId("n-d0")], Unknown)
 
 
 # --- brokers ---------------------------------------------------------------------------------

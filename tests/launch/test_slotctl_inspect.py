@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import platform
 import shutil
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.slots import SlotHost, handle_in, lives
@@ -20,6 +21,7 @@ from tests.support.waiting import wait_until
 from pypto_serving_router.launch import slotctl
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 # --- inspect ---------------------------------------------------------------------------------
@@ -165,6 +167,54 @@ def test_a_process_table_with_odd_names_is_read(tmp_path: Path) -> None:
 
     assert process
     assert (process.name, process.parent) == ("a) S 1 1 (b", os.getpid())
+
+
+# --- inspect all -----------------------------------------------------------------------------
+
+
+def test_many_are_told_as_each_would_be(slot_host: SlotHost) -> None:
+    """One answer has an entry for each slot, whatever its state, and none spoils another's (spec 7.13)."""
+    scripts = {"runs": "exec sleep 60", "ended": "echo out of memory; exit 3", "left": "sleep 60 & exit 1"}
+    launches: dict[str, Any] = {
+        name: {"log": str(slot_host.logs / f"{name}.log")} for name in (*scripts, "never", "damaged", "broker")
+    }
+    handles = {name: handle_in(slot_host.start(script, **launches[name])) for name, script in scripts.items()}
+    handles["broker"] = handle_in(slot_host.start("sleep 60 & exit 0", **launches["broker"], wrapped=True))
+    (slot_host.logs / "damaged.json").write_text("{")
+    jobs: list[dict[str, Any]] = [
+        {"generation": 1, "wrapped": name == "broker", "handle": handles.get(name), **where}
+        for name, where in launches.items()
+    ]
+
+    def alone() -> list[dict[str, object]]:
+        return [slot_host.ask("inspect", **job) for job in jobs]
+
+    states = ["running", "gone", "left", "gone", "failed", "running"]
+    wait_until(lambda: [answer["state"] for answer in alone()] == states)
+
+    answer = slot_host.ask("inspect-all", launches=jobs)
+
+    assert answer == {"state": "inspected", "answers": alone()}
+
+
+def test_many_are_told_from_one_look(slot_host: SlotHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes after the records: a launch that is recorded in between would seem gone while it runs (spec 7.13)."""
+    order: list[str] = []
+
+    def noted(what: str, act: Callable[..., object]) -> Callable[..., object]:
+        def note(*arguments: object) -> object:
+            order.append(what)
+            return act(*arguments)
+
+        return note
+
+    monkeypatch.setattr(slotctl.Slot, "read", noted("record", slotctl.Slot.read))
+    monkeypatch.setattr(slotctl, "list_processes", noted("look", slotctl.list_processes))
+    job = json.loads(slot_host.job("inspect-all", 1))
+
+    slotctl.inspect_all({"launches": [job, job, job]})
+
+    assert order == ["record"] * 3 + ["look"]
 
 
 # --- log -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pypto_serving_router.errors import JournalError
 from pypto_serving_router.fleet.controller import Controller
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 ANY = SlotId("*")
 POLICY = Policy(launch_timeout=600, drain_timeout=300, replace_after=30)
@@ -119,6 +119,12 @@ class FakeHosts:
             return Launched(generation, _handle(generation))
         status, detail = self.exits.get(slot, (None, "no such process"))
         return Gone(generation, status, detail)
+
+    async def inspect_all(self, asked: Sequence[Slot]) -> dict[SlotId, Launched | Gone | Unknown]:
+        self.calls.append(("inspect all", SlotId(asked[0].host)))
+        assert {slot.host for slot in asked} == {asked[0].host}
+        answers = await asyncio.gather(*(self.inspect(slot.id, slot.generation, slot.handle) for slot in asked))
+        return {slot.id: answer for slot, answer in zip(asked, answers, strict=True)}
 
     async def stop(
         self, slot: SlotId, generation: int, handle: ProcessHandle | None, *, grace: float

@@ -18,6 +18,7 @@ Rules for editors
 from __future__ import annotations
 
 import asyncio
+from collections import ChainMap
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -206,7 +207,7 @@ class Controller:
     async def recover(self) -> None:
         """Take up what the state file says; `run` must be running, and nothing may have been launched yet.
 
-        All recorded slots are reserved first, then what is on them is asked of all at the same time.
+        All recorded slots are reserved first, then all addresses and all hosts are asked at the same time, once each.
 
         Raises:
             JournalError: the state file can't be read.
@@ -215,9 +216,10 @@ class Controller:
             return
         recorded = await asyncio.to_thread(self._journal.load)
         reserved = await self._mailbox.do(partial(self._reserve, recorded))
-        asked = [slot for slot in reserved if to_be_asked(slot)]
-        found = await asyncio.gather(*(self._recognise(slot) for slot in asked))
-        answers = {slot.id: answer for slot, answer in zip(asked, found, strict=True)}
+        asked: dict[HostId, list[Slot]] = {}
+        for slot in filter(to_be_asked, reserved):
+            asked.setdefault(slot.host, []).append(slot)
+        answers = dict(ChainMap(*await asyncio.gather(*map(self._recognise, asked.values()))))
         await self._mailbox.do(partial(self._take_up, reserved, answers))
 
     async def start_initial(self, count: int) -> None:
@@ -458,14 +460,14 @@ class Controller:
                 )
         return tuple(self._pool.slots[slot.id] for slot in recorded if slot.id in self._pool.slots)
 
-    async def _recognise(self, slot: Slot) -> Answered | None:
+    async def _recognise(self, slots: list[Slot]) -> dict[SlotId, Answered]:
         try:
-            return await self._performer.recognise(slot)
-        except Exception as problem:  # noqa: BLE001 - as in `_perform`: unforeseen means unknown, and the slot stays reserved
-            self._log.warning("effect failed", slot=slot.id, host=slot.host, error=repr(problem), exc_info=True)
-            return None
+            return await self._performer.recognise(slots)
+        except Exception as problem:  # noqa: BLE001 - as in `_perform`: unforeseen means unknown, and the slots stay reserved
+            self._log.warning("effect failed", host=slots[0].host, error=repr(problem), exc_info=True)
+            return {}
 
-    def _take_up(self, reserved: tuple[Slot, ...], answers: Mapping[SlotId, Answered | None]) -> None:
+    def _take_up(self, reserved: tuple[Slot, ...], answers: Mapping[SlotId, Answered]) -> None:
         for slot in reserved:
             if self._pool.slots[slot.id] is slot:  # else a shutdown has come first
                 self._take(slot, *recover(slot, answers.get(slot.id), self._clock(), self._policy))

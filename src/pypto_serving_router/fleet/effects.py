@@ -27,7 +27,7 @@ from pypto_serving_router.core.slot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from pypto_serving_router.core.ids import SlotId
 
@@ -43,6 +43,9 @@ class Launcher(Protocol):
 
     async def inspect(self, slot: SlotId, generation: int, handle: ProcessHandle | None) -> Launched | Gone | Unknown:
         """Tell whether the generation's process lives."""
+
+    async def inspect_all(self, slots: Sequence[Slot]) -> Mapping[SlotId, Launched | Gone | Unknown]:
+        """Tell the same of many slots of one host, which is asked once."""
 
     async def stop(
         self, slot: SlotId, generation: int, handle: ProcessHandle | None, *, grace: float
@@ -90,16 +93,29 @@ class Performer:
                     return Silent(slot.generation)
                 return Occupied(slot.generation, f"{slot.where} is not silent")
             case AskReplica():
-                return await self.recognise(slot)
+                return (await self.recognise([slot])).get(slot.id)
             case _:
                 assert_never(effect)
 
-    async def recognise(self, slot: Slot) -> Answered | None:
-        """Ask the address for its health and the host for the process, at the same time; None: nothing answers."""
-        status, process = await asyncio.gather(
-            self._ask(slot), self._launcher.inspect(slot.id, slot.generation, slot.handle)
+    async def recognise(self, slots: Sequence[Slot]) -> dict[SlotId, Answered]:
+        """Ask addresses for their health and, at the same time, the one host of them all for the processes.
+
+        A slot at whose address nothing answers is left out.
+        """
+        processes, statuses = await asyncio.gather(
+            self._launcher.inspect_all(slots), asyncio.gather(*map(self._ask_once, slots))
         )
-        return None if status is None else Answered(slot.generation, process, healthy=status == 200)
+        return {
+            slot.id: Answered(slot.generation, processes[slot.id], healthy=status == 200)
+            for slot, status in zip(slots, statuses, strict=True)
+            if status is not None
+        }
+
+    async def _ask_once(self, slot: Slot) -> int | None:
+        try:
+            return await self._ask(slot)
+        except OSError:  # the router is out of descriptors: that is no answer, and the others may have one
+            return None
 
     async def _start(self, slot: Slot) -> Observation:
         silent = await self._silent(slot)

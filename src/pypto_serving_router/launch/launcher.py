@@ -28,15 +28,16 @@ from pypto_serving_router.launch.local import LocalTransport
 from pypto_serving_router.launch.ssh import SshTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from structlog.typing import FilteringBoundLogger
 
     from pypto_serving_router.config.model import SlotSpec
     from pypto_serving_router.core.ids import SlotId
+    from pypto_serving_router.core.slot import Slot
     from pypto_serving_router.launch.transport import Completed, Transport
 
-Action: TypeAlias = Literal["start", "inspect", "stop", "log"]
+Action: TypeAlias = Literal["start", "inspect", "inspect-all", "stop", "log"]
 
 AT_ONCE = 8
 """Commands on one host. By default sshd drops connections when more than 10 are logging in."""
@@ -48,13 +49,18 @@ LONGEST_DETAIL = 8192
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What `slotctl` says; which fields are set depends on the state."""
 
-    state: Literal["running", "refused", "occupied", "gone", "left", "unknown", "failed", "log"]
+    state: Literal["running", "refused", "occupied", "gone", "left", "unknown", "failed", "log", "inspected"]
     pid: int = 0
     started_at: str = ""
     boot_id: str = ""
     exit_status: int | None = None
     detail: str = ""
     data: str = ""
+    answers: tuple[_Answer, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Keep a detail to what anybody would read."""
+        msgspec.structs.force_setattr(self, "detail", self.detail[:LONGEST_DETAIL])
 
 
 class _Place:
@@ -139,6 +145,21 @@ class Launcher:
         except TransportError as problem:
             return Unknown(generation, str(problem))
 
+    async def inspect_all(self, slots: Sequence[Slot]) -> dict[SlotId, Launched | Gone | Unknown]:
+        """Tell the same of the replicas of many slots of one host, with one command."""
+        place = self._places[slots[0].id]
+        launches = [self._job(slot.id, slot.generation, slot.handle) for slot in slots]
+        job = {"launches": launches}
+        answers: tuple[_Answer, ...] = ()
+        problem = f"an answer that is not about {len(slots)} replicas"
+        try:
+            answers = (await self._run(place, "inspect-all", job, about=place.host, replicas=len(slots))).answers
+        except TransportError as error:
+            problem = str(error)
+        if len(answers) != len(slots):
+            return {slot.id: Unknown(slot.generation, problem) for slot in slots}
+        return {slot.id: _observed(answer, slot.generation) for slot, answer in zip(slots, answers, strict=True)}
+
     async def stop(
         self, slot: SlotId, generation: int, handle: ProcessHandle | None, *, grace: float
     ) -> Gone | Unknown:
@@ -175,25 +196,34 @@ class Launcher:
         wait: float = 0.0,
         more: Mapping[str, object] = MappingProxyType({}),
     ) -> _Answer:
-        """Run `slotctl` on the slot's host.
+        """Ask a slot's host about one launch; raises as `_run` does."""
+        job = {**self._job(slot, generation, handle), **more}
+        return await self._run(self._places[slot], action, job, about=slot, wait=wait, slot=slot, generation=generation)
+
+    def _job(self, slot: SlotId, generation: int, handle: ProcessHandle | None) -> dict[str, object]:
+        return {**self._places[slot].job, "generation": generation, "handle": handle and asdict(handle)}
+
+    async def _run(
+        self,
+        place: _Place,
+        action: Action,
+        job: Mapping[str, object],
+        *,
+        about: str,
+        wait: float = 0.0,
+        **fields: object,
+    ) -> _Answer:
+        """Run `slotctl` on a host; `fields` say in the log what it was `about`.
 
         Raises:
             TransportError: There was no answer, or it was that the host could not do it.
         """
-        place = self._places[slot]
         marker = secrets.token_hex(16)
-        job = {
-            **place.job,
-            **more,
-            "action": action,
-            "marker": marker,
-            "generation": generation,
-            "handle": handle and asdict(handle),
-        }
+        job = {**job, "action": action, "marker": marker}
         # The call is the last line: a connection that breaks on the way leaves a program that does nothing.
         program = f"{self._program}\nmain({json.dumps(job)!r})\n"
         # Isolated from the host's settings of python, and in UTF-8 whatever its locale. The rest is for who reads `ps`.
-        argv = [place.python, "-I", "-S", "-X", "utf8", "-", "slotctl", action, slot]
+        argv = [place.python, "-I", "-S", "-X", "utf8", "-", "slotctl", action, about]
         completed: Completed | None = None
         answer: _Answer | None = None
         async with place.turns:
@@ -210,8 +240,7 @@ class Launcher:
                     host=place.host,
                     argv0=place.python,
                     action=action,
-                    slot=slot,
-                    generation=generation,
+                    **fields,
                     exit=completed and completed.exit,
                     ms=round(seconds * 1000),
                 )
@@ -226,7 +255,6 @@ def _read_answer(completed: Completed, marker: str) -> _Answer:
                 answer = msgspec.json.decode(line[len(prefix) :], type=_Answer)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
                 raise TransportError(f"an answer that cannot be read: {str(problem)[:LONGEST_DETAIL]}") from problem
-            answer = msgspec.structs.replace(answer, detail=answer.detail[:LONGEST_DETAIL])
             if answer.state == "failed":
                 raise TransportError(answer.detail or "the host could not do it, and does not say why")
             return answer

@@ -1,4 +1,4 @@
-"""Start, inspect, stop and read the replica of one slot: the one program that runs on a host.
+"""Start, inspect, stop and read the replicas of slots: the one program that runs on a host.
 
 Theory of operation. The router sends this text to `python3 -` on the host, followed by one line that calls `main` with
 the job; the answer is one line of JSON behind a marker of the job's choosing. Beside the log `<slot>.log` lie
@@ -42,12 +42,14 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
     Handle = dict[str, Any]  # pid, started_at, boot_id: what tells a process from any other that ever has its pid
     Job = dict[str, Any]
+    Table = dict[int, "Process"]  # by pid
     Record = dict[str, Any]  # fence, and of the latest launch: generation, handle, exit_status, offset in the log
 
 MARK = "PYPTO_SLOT_MARK"
 """The variable in a replica's environment that says which launch it belongs to."""
 
 LOCK_PATIENCE = 10.0  # the lock is held for milliseconds, unless a file system hangs
+STATUS_PATIENCE = 2.0  # for the status of a process that has ended, which its supervisor is about to write
 KILL_PATIENCE = 10.0  # from SIGKILL until a process that is still there is given up on
 DETAIL_LINES, DETAIL_BYTES = 20, 4096  # of the log, in the detail of a failure
 LOG_BYTES = 1 << 20  # of the log, when it is asked for
@@ -67,6 +69,7 @@ class Process(NamedTuple):
     session: int
     threads: int
     started_at: str
+    mark: str  # which launch it says it belongs to
 
     @property
     def lives(self) -> bool:
@@ -96,10 +99,11 @@ def find_process(pid: int) -> Process | None:
         return None
     field = tail.split()
     parent, group, session = map(int, field[1:4])
-    return Process(pid, head.partition("(")[2], field[0], parent, group, session, int(field[17]), field[19])
+    name, mark = head.partition("(")[2], read_mark(pid)
+    return Process(pid, name, field[0], parent, group, session, int(field[17]), field[19], mark)
 
 
-def list_processes() -> dict[int, Process]:
+def list_processes() -> Table:
     """Read the whole process table."""
     found = (find_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in found if process}
@@ -122,22 +126,20 @@ def read_boot_id() -> str:
         return file.read().strip()
 
 
-def find_family(mark: str, handle: Handle | None, seen: dict[int, str] | None = None) -> Family:
+def find_family(mark: str, handle: Handle | None, table: Table, seen: dict[int, str] | None = None) -> Family:
     """Find the processes of a launch: those of the handle's session, those with its mark, and their descendants.
 
     A mark is recognised by its beginning. `seen` keeps who was found in earlier rounds: a descendant is hard to
     recognise once its parent has gone.
     """
     seen = {} if seen is None else seen
-    table = list_processes()
     leader = table.get(handle["pid"]) if handle and handle["boot_id"] == read_boot_id() else None
     if leader and handle and leader.started_at != handle["started_at"]:
         leader = None  # somebody else, who got its pid
     # A group outlives its leader. Without the leader nothing proves that a group of that number is ours.
     ours = {pid for pid, process in table.items() if leader and leader.pid in (process.group, process.session)}
-    ours |= {
-        pid for pid, process in table.items() if seen.get(pid) == process.started_at or read_mark(pid).startswith(mark)
-    }
+    ours |= {pid for pid, process in table.items() if seen.get(pid) == process.started_at}
+    ours |= {pid for pid, process in table.items() if process.mark.startswith(mark)}
     children = ours
     while children:
         children = {pid for pid, process in table.items() if process.parent in ours} - ours
@@ -253,7 +255,7 @@ def start(job: Job) -> Answer:
             latest = max(record["fence"], record["generation"])
             if slot.generation <= latest:
                 return refused(f"the fence is up: this is launch {slot.generation}, and the slot is at {latest}")
-            earlier = find_family(slot.marks, record.get("handle")).living
+            earlier = find_family(slot.marks, record.get("handle"), list_processes()).living
             if earlier:
                 return {"state": "occupied", "detail": "an earlier process of this slot lives: " + describe(earlier)}
             log = os.open(slot.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -368,12 +370,29 @@ def watch(slot: Slot, process: subprocess.Popen[bytes]) -> None:
 
 def inspect(job: Job) -> Answer:
     """Tell whether the launch runs, is gone, or has ended and left processes behind."""
+    answer: Answer = inspect_all({"launches": [job]})["answers"][0]
+    return answer
+
+
+def inspect_all(job: Job) -> Answer:
+    """Inspect several launches with one look at the processes; each has the answer that it would have alone."""
+    found = [(one, attempt(lambda one: {"launch": find_launch(Slot(one), one)}, one)) for one in job["launches"]]
+    table = list_processes()  # after the records: what they tell of is in the table, if it lives
+    give_up_at = time.monotonic() + STATUS_PATIENCE
+    answers = [
+        attempt(judge, one, *record["launch"], table, give_up_at) if "launch" in record else record
+        for one, record in found
+    ]
+    return {"state": "inspected", "answers": answers}
+
+
+def judge(job: Job, record: Record, handle: Handle | None, table: Table, give_up_at: float) -> Answer:
+    """Tell what the process table says of a launch that was found before it was read."""
     slot = Slot(job)
-    record, handle = find_launch(slot, job)
-    family = find_family(slot.mark, handle)
+    family = find_family(slot.mark, handle, table)
     if handle and family.leader and family.leader.lives:
         return {"state": "running", **handle}
-    status = read_status(slot, family.leader) if record else None
+    status = read_status(slot, family.leader, give_up_at) if record else None
     detail = tell_end(status, handle)
     if family.living and handle and job["wrapped"] and status == 0:  # a broker left it running on this host
         return {"state": "running", **handle}
@@ -394,9 +413,8 @@ def find_launch(slot: Slot, job: Job) -> tuple[Record, Handle | None]:
     return record, record.get("handle") or job["handle"]  # a folder for temporary files may have been swept
 
 
-def read_status(slot: Slot, zombie: Process | None) -> int | None:
+def read_status(slot: Slot, zombie: Process | None, give_up_at: float) -> int | None:
     """Read how the launch of the record ended, which is written down before the process is reaped."""
-    give_up_at = time.monotonic() + 2.0
     while True:
         status: int | None = slot.read().get("exit_status")
         if status is not None or not zombie or time.monotonic() > give_up_at:
@@ -427,7 +445,7 @@ def stop(job: Job) -> Answer:
             slot.write({**record, "fence": slot.generation})
     handle = find_launch(slot, job)[1]
     seen: dict[int, str] = {}
-    family = find_family(slot.mark, handle, seen)
+    family = find_family(slot.mark, handle, list_processes(), seen)
     # A stop command knows only the slot's name: it must not end a newer launch that has taken the slot.
     if job["stop_argv"] and (handle or family.living) and not newer:
         failure = run_stop_command(slot, job)
@@ -464,7 +482,7 @@ def end_family(slot: Slot, handle: Handle | None, seen: dict[int, str], kill_at:
     asked: set[tuple[int, str]] = set()
     pause = 0.02
     while True:
-        family = find_family(slot.mark, handle, seen)
+        family = find_family(slot.mark, handle, list_processes(), seen)
         now = time.monotonic()
         if not family.living or now > kill_at + KILL_PATIENCE:
             return family.living
@@ -484,12 +502,19 @@ def log(job: Job) -> Answer:
     return {"state": "log", "data": base64.b64encode(data).decode()}
 
 
+def attempt(act: Callable[..., Answer], *arguments: Any) -> Answer:
+    """Give the answer of an action, or why the system would not do it."""
+    try:
+        return act(*arguments)
+    except OSError as problem:
+        return {"state": "failed", "detail": tell(problem)}
+
+
 def main(text: str) -> None:
     """Do the job written in `text` and print the answer on a line of its own."""
     job: Job = json.loads(text)
-    actions: dict[str, Callable[[Job], Answer]] = {"start": start, "inspect": inspect, "stop": stop, "log": log}
-    try:
-        answer = actions[job["action"]](job)
-    except OSError as problem:
-        answer = {"state": "failed", "detail": tell(problem)}
+    actions: dict[str, Callable[[Job], Answer]] = {
+        "start": start, "inspect": inspect, "inspect-all": inspect_all, "stop": stop, "log": log,
+    }  # fmt: skip
+    answer = attempt(actions[job["action"]], job)
     sys.stdout.write(f"\n{job['marker']} {json.dumps(answer)}\n")

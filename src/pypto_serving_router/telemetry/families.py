@@ -170,7 +170,7 @@ SLOT_DURATION = Family(
 HOST_COMMAND = Family(
     PREFIX + "host_command_seconds",
     "histogram",
-    "How long the commands on a host took (start, inspect, stop, log), over ssh or locally; "
+    "How long the commands on a host took (start, inspect, inspect-all, stop, log), over ssh or locally; "
     "the outcome is error for one that did not demonstrably run to its end.",
     ("host", "action", "outcome"),
 )

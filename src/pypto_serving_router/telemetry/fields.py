@@ -37,7 +37,7 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         "pid": "The process launched, on its host.",
         "error": "What went wrong.",
         # a command on a host
-        "action": "What was asked of a host: `start`, `inspect`, `stop` or `log`.",
+        "action": "What was asked of a host: `start`, `inspect`, `inspect-all` (after a restart), `stop` or `log`.",
         "argv0": "The program run.",
         "exit": "Its exit status.",
         "ms": "How long it took, in milliseconds.",
