@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker that asks for these tests."""
+    """Name the markers that ask for these tests."""
     config.addinivalue_line("markers", "engine: needs a real engine; only run by `pytest -m engine`")
+    config.addinivalue_line("markers", "vllm: needs vLLM as well; only run by `pytest -m vllm`")
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:
     """Leave these tests out of a run that does not ask for them."""
-    return None if "engine" in config.getoption("markexpr") else True
+    return None if {"engine", "vllm"} & set(config.getoption("markexpr").split()) else True
 
 
 @pytest.fixture(scope="session", autouse=True)
