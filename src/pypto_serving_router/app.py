@@ -176,7 +176,11 @@ class App:
 
     async def _serve(self, sockets: list[socket.socket]) -> bool:
         """Take up the fleet, then listen until told to stop; return whether every stop was confirmed."""
-        await self._fleet.recover()
+        await self._fleet.recover(until=self._stop)
+        if self._stop.is_set():  # means the same at any time: what is recorded is ours, and a stop needs no answer first
+            for sock in sockets:
+                sock.close()
+            return await self._shut_down()
         await self._fleet.start_initial(self._plan.initial_replicas)
         self._spawn(self._monitor.run())
         self._spawn(self._sweep())

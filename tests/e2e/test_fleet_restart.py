@@ -15,6 +15,7 @@ from tests.support.fleet import sim_host
 from tests.support.owned import capacity, launch, phases, recorded, retire, slot_processes, unconfirmed
 from tests.support.processes import installed
 from tests.support.slots import lives
+from tests.support.sshd import write_ssh_wrapper
 from tests.support.talk import CHAT, held
 from tests.support.waiting import wait_until
 
@@ -153,6 +154,32 @@ def test_a_stranger_is_not_adopted(
     assert router.wait() == 0, "nothing there was the router's"
     assert stranger.status is None
     assert stranger.state()["requests"] == 0
+
+
+def test_a_signal_does_not_wait_for_a_host_that_is_slow_to_answer(
+    harness: Harness, restart: Callable[..., Router]
+) -> None:
+    """While it looks around after a crash, too, it stops what it has launched, and ends (spec 7.11)."""
+    hosts = [sim_host([0]), sim_host([1], name="far", ssh="far", address="127.0.0.1")]
+    ssh = harness.folder / "ssh.sh"
+    ssh.write_text('for command; do :; done; exec sh -c "$command"')
+    write_ssh_wrapper(harness.folder / "bin", ["sh", str(ssh)])
+    path = {"PATH": f"{harness.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    first = restart({"hosts": hosts}, "--initial-replicas", "2", env=path)
+    first.wait_ready(2)
+    first.kill()
+    slow = f'case "$*" in *" inspect-all "*) echo $$ >"{harness.folder}/asked"; exec sleep 60; esac\n'
+    ssh.write_text(slow + ssh.read_text())
+
+    router = restart({"hosts": hosts}, env=path, wait=False)
+    wait_until((harness.folder / "asked").exists, what="the question")
+    router.signal(signal.SIGTERM)
+
+    assert router.wait(20) == 0
+    assert slot_processes(harness.folder / "logs") == {}
+    assert {one["state"] for one in recorded(harness.folder / "state").values()} == {"free"}
+    assert router.log_events("listening") == []
+    assert not lives(int((harness.folder / "asked").read_text())), "nobody waits for its answer any more"
 
 
 def test_a_slot_that_is_no_longer_declared_is_kept(harness: Harness, restart: Callable[..., Router]) -> None:

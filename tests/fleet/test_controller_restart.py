@@ -400,18 +400,28 @@ async def test_a_restart_uses_an_abandoned_slot_again() -> None:
         await rig.until(D0, "starting")
 
 
+@pytest.mark.parametrize("state", [state for state in SlotState if state != "unconfirmed"])
 @virtually
-async def test_a_shutdown_during_the_recovery_wins() -> None:
-    """Spec 7.11, 7.13: what is recorded is stopped, not adopted."""
-    before = await crashed(2)
-    before.hosts.seconds = 5
-    rig = again(before)
+async def test_a_recovery_that_is_cut_short_ends_in_an_orderly_shutdown(state: SlotState) -> None:
+    """Spec 7.11, 7.13: what is recorded is the router's, and is stopped, whatever it was about and whoever answered."""
+    declared = [*slots(2), *slots(1, host="slow")]
+    before = await crashed(3, declared=declared)
+    for name in (D0, slow := SlotId("slow-d0")):
+        before.journal.saved[name] = replace(before.journal.saved[name], state=state)
+    if state in ("free", "abandoned"):
+        before.hosts.die(D0)
+        before.hosts.die(slow)
+    rig = again(before, declared)
+    rig.hosts.slow["slow"] = 40
     async with rig.running() as fleet:
-        recovery = asyncio.ensure_future(fleet.recover())
-        await asyncio.sleep(1)
+        stop, began = asyncio.Event(), now()
+        asyncio.get_running_loop().call_later(1, stop.set)
+        await fleet.recover(until=stop)
+        assert now() - began < 1.1
+        assert rig.state(D1) == "ready"
         assert await fleet.shutdown()
         assert not any(rig.hosts.alive.values())
-        recovery.cancel()
+        assert {slot.state for slot in rig.journal.saved.values()} == {"free"}
 
 
 # --- a fleet file that was changed in between -------------------------------------------------

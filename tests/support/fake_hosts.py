@@ -62,6 +62,7 @@ class FakeHosts:
         self.calls: list[tuple[str, SlotId]] = []
         self.started: list[tuple[SlotId, int, float]] = []
         self.seconds = 0.1
+        self.slow: dict[str, float] = {}  # seconds that a host takes to look at all of its slots
         self.guards = True  # a start refuses while an earlier process of the slot lives
         self.loads_after: float | None = None  # seconds from a start until it listens, if it does by itself
         self.strays = False  # a command whose router dies while it is on its way lands nevertheless, later
@@ -123,6 +124,7 @@ class FakeHosts:
     async def inspect_all(self, asked: Sequence[Slot]) -> dict[SlotId, Launched | Gone | Unknown]:
         self.calls.append(("inspect all", SlotId(asked[0].host)))
         assert {slot.host for slot in asked} == {asked[0].host}
+        await asyncio.sleep(self.slow.get(asked[0].host, 0))
         answers = await asyncio.gather(*(self.inspect(slot.id, slot.generation, slot.handle) for slot in asked))
         return {slot.id: answer for slot, answer in zip(asked, answers, strict=True)}
 

@@ -18,7 +18,6 @@ Rules for editors
 from __future__ import annotations
 
 import asyncio
-from collections import ChainMap
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -204,10 +203,11 @@ class Controller:
         """Take note that no request is in flight to the replica."""
         self._mailbox.post(partial(self._observe, slot, Idle(generation)))
 
-    async def recover(self) -> None:
-        """Take up what the state file says; `run` must be running, and nothing may have been launched yet.
+    async def recover(self, until: asyncio.Event | None = None) -> None:
+        """Take up what the state file says; `run` must be running, and nothing else may be asked of the fleet yet.
 
         All recorded slots are reserved first, then all addresses and all hosts are asked at the same time, once each.
+        Whoever has not answered when `until` is set is not waited for.
 
         Raises:
             JournalError: the state file can't be read.
@@ -219,7 +219,12 @@ class Controller:
         asked: dict[HostId, list[Slot]] = {}
         for slot in filter(to_be_asked, reserved):
             asked.setdefault(slot.host, []).append(slot)
-        answers = dict(ChainMap(*await asyncio.gather(*map(self._recognise, asked.values()))))
+        answers: dict[SlotId, Answered] = {}
+        async with asyncio.TaskGroup() as tasks:  # whichever of the two ends first ends the other
+            asking = tasks.create_task(self._recognise(asked.values(), answers))
+            stop = tasks.create_task((until or asyncio.Event()).wait())
+            asking.add_done_callback(lambda _: stop.cancel())
+            stop.add_done_callback(lambda _: asking.cancel())
         await self._mailbox.do(partial(self._take_up, reserved, answers))
 
     async def start_initial(self, count: int) -> None:
@@ -460,18 +465,21 @@ class Controller:
                 )
         return tuple(self._pool.slots[slot.id] for slot in recorded if slot.id in self._pool.slots)
 
-    async def _recognise(self, slots: list[Slot]) -> dict[SlotId, Answered]:
-        try:
-            return await self._performer.recognise(slots)
-        except Exception as problem:  # noqa: BLE001 - as in `_perform`: unforeseen means unknown, and the slots stay reserved
-            self._log.warning("effect failed", host=slots[0].host, error=repr(problem), exc_info=True)
-            return {}
+    async def _recognise(self, asked: Iterable[list[Slot]], answers: dict[SlotId, Answered]) -> None:
+        """Collect the answers about the slots of each host, as they come."""
+
+        async def ask(slots: list[Slot]) -> None:
+            try:
+                answers.update(await self._performer.recognise(slots))
+            except Exception as problem:  # noqa: BLE001 - as in `_perform`: unforeseen means unknown, and the slots stay reserved
+                self._log.warning("effect failed", host=slots[0].host, error=repr(problem), exc_info=True)
+
+        await asyncio.gather(*map(ask, asked))
 
     def _take_up(self, reserved: tuple[Slot, ...], answers: Mapping[SlotId, Answered]) -> None:
         for slot in reserved:
-            if self._pool.slots[slot.id] is slot:  # else a shutdown has come first
-                self._take(slot, *recover(slot, answers.get(slot.id), self._clock(), self._policy))
-                self._touched[slot.id] = None
+            self._take(slot, *recover(slot, answers.get(slot.id), self._clock(), self._policy))
+            self._touched[slot.id] = None
 
     def _close(self) -> None:
         self._closing = True
