@@ -96,6 +96,7 @@ def test_a_static_replica_is_routable_and_probed(stage: Stage) -> None:
     assert (replica.phase, replica.owned, stage.place()) == (Phase.READY, False, replica)
     assert set(stage.probes.watched) == {replica}
     stage.table.on_probe(replica, False, None, "connection refused")
+    assert not stage.table.is_loading(replica)
     assert stage.judged == []
 
 
@@ -107,12 +108,14 @@ def test_an_owned_replica_is_there_from_its_promise_and_routable_from_its_first_
     assert stage.publish(SlotState.STARTING) is replica
     stage.table.on_probe(replica, False, None, "connection refused")
     assert (replica.phase, replica.last_error) == (Phase.STARTING, None), "its silence is no error"
+    assert stage.table.is_loading(replica)
     with pytest.raises(NoReplica):
         stage.place()
 
     stage.table.on_probe(replica, True, 200, None)
 
     assert (replica.phase, stage.place()) == (Phase.READY, replica)
+    assert not stage.table.is_loading(replica)
     assert stage.judged == [("n-d0", 7, False, None), ("n-d0", 7, True, 200)]
     assert stage.told() == ["replica is routable"]
 
@@ -163,6 +166,7 @@ def test_a_reserved_slot_is_probed_and_not_listed(stage: Stage) -> None:
     """While it is unreachable it is no replica; once adopted it is one, with what was known of it (spec 7.13)."""
     assert stage.publish(SlotState.UNCONFIRMED, cause=Cause.UNREACHABLE_AT_STARTUP) is None
     (awaited,) = stage.probes.watched
+    assert not stage.table.is_loading(awaited), "that may last for ever, and each answer is a command on its host"
 
     stage.table.on_probe(awaited, False, 503, "answered 503")
     assert stage.judged == [("n-d0", 7, False, 503)]

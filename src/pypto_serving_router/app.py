@@ -113,6 +113,7 @@ class App:
             timeout=settings.connect_timeout,
             on_probe=self._on_probe,
             on_fault=self._on_probe_fault,
+            is_loading=self._table.is_loading,
         )
         self._journal = None if settings.state_file is None else Journal.open(Path(settings.state_file))
         self._fleet = self._build_fleet(fleet, now)
@@ -177,7 +178,7 @@ class App:
     async def _serve(self, sockets: list[socket.socket]) -> bool:
         """Take up the fleet, then listen until told to stop; return whether every stop was confirmed."""
         await self._fleet.recover(until=self._stop)
-        if self._stop.is_set():  # means the same at any time: what is recorded is ours, and a stop needs no answer first
+        if self._stop.is_set():  # it means the same at any time: what is recorded is ours, and a stop needs no answers
             for sock in sockets:
                 sock.close()
             return await self._shut_down()

@@ -87,6 +87,10 @@ class Table:
         replica = self._owned.get(slot)
         return 0 if replica is None else replica.outstanding
 
+    def is_loading(self, replica: Replica) -> bool:
+        """Whether the replica is listed, was launched and has never been ready: its first good probe is waited for."""
+        return replica.owned and not replica.ever_ready and replica.id in self._routing.balancer.replicas
+
     def _enter_owned(self, slot: Slot) -> Replica:
         replica = Replica(
             ReplicaId(slot.id),

@@ -51,6 +51,7 @@ def test_a_launch_starts_and_becomes_ready(harness: Harness) -> None:
         "outstanding": 0,
         "routed": 0,
         "sessions": 0,
+        "first_byte": {"answers": 0, "seconds": 0.0},
         "last_error": None,
         "since": row["since"],
     }
@@ -64,6 +65,17 @@ def test_a_launch_starts_and_becomes_ready(harness: Harness) -> None:
     assert state["pid"] == pid
     moves = [(one["from"], one["to"]) for one in router.log_events("slot changed")]
     assert moves == [("free", "launching"), ("launching", "starting"), ("starting", "ready")]
+
+
+def test_a_launched_replica_serves_as_soon_as_it_can(harness: Harness) -> None:
+    """While it loads it is asked every second, however rarely replicas are asked otherwise (spec 5.3)."""
+    host = sim_host(sim={"load_delay": 0.5})
+    router = harness.start_router({"hosts": [host]}, "--initial-replicas", "1", "--health-interval", "300")
+
+    router.wait_ready(1, timeout=30)
+
+    wait_until(lambda: router.log_events("replica is routable", replica="node-d0"), what="its record")
+    assert router.log_events("replica is not routable") == []
 
 
 def test_slots_are_chosen_in_order_or_by_name(harness: Harness) -> None:

@@ -19,6 +19,7 @@ from tests.support.ports import refusing_port, swallowing_port
 
 from pypto_serving_router.core.balancer import Replica
 from pypto_serving_router.core.ids import ReplicaId
+from pypto_serving_router.probe import monitor as monitors
 from pypto_serving_router.probe.monitor import Monitor
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -107,7 +108,9 @@ class Result:
 class Watching:
     """A monitor that keeps what it is told."""
 
-    def __init__(self, *, interval: float = NEVER, timeout: float = 5.0) -> None:
+    def __init__(
+        self, *, interval: float = NEVER, timeout: float = 5.0, loading: Callable[[Replica], bool] = lambda _: False
+    ) -> None:
         self.results: list[Result] = []
         self.faults: list[tuple[Replica, Exception]] = []
         self.monitor = Monitor(
@@ -115,6 +118,7 @@ class Watching:
             timeout=timeout,
             on_probe=lambda *told: self.results.append(Result(*told)),
             on_fault=lambda *told: self.faults.append(told),
+            is_loading=loading,
         )
 
     async def first(self, replica: Replica, tls: ssl.SSLContext | None = None) -> Result:
@@ -316,6 +320,41 @@ def test_probes_keep_their_interval(run: Run) -> None:
             assert 0.45 < elapsed < 3
 
     run(test())
+
+
+def test_a_replica_that_is_loading_is_probed_more_often(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """spec 5.3: its first success is waited for; from then on it is probed once an interval, like the others."""
+    monkeypatch.setattr(monitors, "_LOADING", 0.05)
+
+    async def test() -> None:
+        async with serving(OK) as server:
+            loading = True
+            watching = Watching(loading=lambda replica: loading and replica is new)
+            new, old = at(server.port, name="new"), at(server.port, name="old")
+            watching.monitor.add(new)
+            watching.monitor.add(old)
+            async with watching.running():
+                await until(lambda: len(watching.results) >= 12)
+                loading = False
+                await asyncio.sleep(0.3)
+            told = [result.replica for result in watching.results]
+            assert told.count(old) == 1
+            assert told.count(new) <= 13
+
+    run(test())
+
+
+def test_a_short_interval_is_kept_while_loading() -> None:
+    """spec 5.1: loading makes probes no rarer, nor more frequent than asked for."""
+    slow, quick = Watching(interval=5.0, loading=lambda _: True), Watching(interval=0.25, loading=lambda _: True)
+    watches: list[Any] = []
+    for watching in (slow, quick):
+        watching.monitor.add(at(1))
+        watches += watching.monitor._watches.values()
+    due = [0.0, 0.0]
+    for _ in range(1000):
+        due = [one.monitor._next(watch, at) for one, watch, at in zip((slow, quick), watches, due, strict=True)]
+    assert due == pytest.approx([999 + watches[0].offset, (999 + watches[1].offset) * 0.25])
 
 
 def test_probes_are_spread_over_the_interval() -> None:

@@ -1,13 +1,15 @@
 """Active health checks: each replica's `GET /health`, again and again.
 
 One task a replica, so that no probe waits for another: it probes when it is added, then once an interval, and at once
-when triggered. The monitor judges nothing; each result goes to `on_probe`.
+when triggered; one that is loading every second, since its first success is what its clients wait for. The monitor
+judges nothing; each result goes to `on_probe`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import re
 import ssl
 from typing import TYPE_CHECKING, Final, cast
@@ -24,6 +26,12 @@ _LONGEST_HEAD: Final = 16 * 1024
 
 _GOLDEN: Final = 0.6180339887498949
 """Multiples of it, modulo one, fall evenly between those before: probes are spread whatever the number of replicas."""
+
+_LOADING: Final = 1.0
+"""Seconds between two probes of a replica that is loading; a refused connection costs next to nothing."""
+
+_SAME: Final = 1e-6
+"""Intervals by which two points in time may differ and be the same: sums of floats are not exact."""
 
 _CALM: Final = 0.1
 """Intervals from one triggered probe to the next: failing requests must not turn into a storm of probes."""
@@ -42,20 +50,24 @@ class Monitor:
         timeout: float,
         on_probe: Callable[[Replica, bool, int | None, float, str | None], None],
         on_fault: Callable[[Replica, Exception], None],
+        is_loading: Callable[[Replica], bool] = lambda _: False,
     ) -> None:
         """Probe every `interval` seconds, allowing `timeout` seconds for connecting and answering together.
 
         `on_probe` is told of each probe: the replica, whether it is healthy (only a status of 200 is), the status
         if there was one, the seconds it took, and what was wrong. `on_fault` is told why a probe had no result: the
         router is short of descriptors or memory, or at fault itself, which says nothing about the replica.
+        `is_loading` tells whether a replica has just been launched.
         """
         self._interval = interval
         self._timeout = timeout
         self._on_probe = on_probe
         self._on_fault = on_fault
+        self._is_loading = is_loading
         self._watches: dict[Replica, _Watch] = {}
         self._added = 0
         self._tasks: asyncio.TaskGroup | None = None
+        self._began = 0.0
 
     def __repr__(self) -> str:
         return f"<Monitor of {len(self._watches)} replicas>"
@@ -84,6 +96,7 @@ class Monitor:
 
     async def run(self) -> None:
         """Probe until cancelled."""
+        self._began = asyncio.get_running_loop().time()
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for watch in self._watches.values():
@@ -94,7 +107,7 @@ class Monitor:
 
     async def _watch(self, watch: _Watch) -> None:
         loop = asyncio.get_running_loop()
-        due = loop.time() + self._interval * watch.offset
+        due = self._next(watch, loop.time())
         calm = 0.0
         while True:
             try:
@@ -108,11 +121,15 @@ class Monitor:
                 await asyncio.sleep(calm - loop.time())
                 calm = loop.time() + self._interval * _CALM
                 watch.triggered = False
+                due = self._next(watch, loop.time())
             else:
-                due += self._interval  # a timer may fire a little early: its being due is not read off the clock
-            while due <= loop.time():
-                due += self._interval
+                due = self._next(watch, max(due, loop.time()))  # a timer may fire a little early
             watch.woken.clear()
+
+    def _next(self, watch: _Watch, after: float) -> float:
+        interval = min(self._interval, _LOADING) if self._is_loading(watch.replica) else self._interval
+        turns = math.floor((after - self._began) / interval - watch.offset + _SAME) + 1
+        return self._began + (turns + watch.offset) * interval
 
     async def _probe(self, watch: _Watch, loop: asyncio.AbstractEventLoop) -> None:
         replica = watch.replica
