@@ -385,6 +385,7 @@ CASES: Final = [
         then="fin",
         last=(CHUNKED,),
     ),
+    broken("a length in the trailers", "smuggling: trailers", reply(CHUNKED, body=b"0\r\nContent-Length: 9\r\n\r\n")),
     broken("cut after one byte", "RFC 9112 8", b"H", "fin"),
     broken("cut in its head", "RFC 9112 8", b"HTTP/1.1 200 OK\r\nContent-", "fin"),
     broken("reset in its head", "RFC 9112 8", b"HTTP/1.1 1", "rst"),

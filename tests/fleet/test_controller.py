@@ -54,6 +54,26 @@ async def test_the_ceiling_is_kept() -> None:
 
 
 @virtually
+async def test_what_is_shown_is_what_was_published() -> None:
+    """Spec 6.2: while a change is being written down, no slot is free whose replica is still in the routing table."""
+    rig = Rig(slots(1))
+
+    async def compare(*_: object) -> None:
+        seen = rig.published.get(D0, rig.controller._pool.declared[D0])
+        assert rig.controller.capacity().free_slots == (() if seen.taken else (D0,))
+        assert rig.controller.shown == (seen,)
+        compared.append(seen.state)
+
+    compared: list[str] = []
+    rig.journal.save = compare  # type: ignore[method-assign]
+    async with rig.running() as fleet:
+        await fleet.launch()
+        await rig.ready(D0)
+        assert (await fleet.retire(D0)).confirmed
+    assert compared == ["free", "launching", "starting", "ready", "stopping"]
+
+
+@virtually
 async def test_a_launch_error_is_not_tried_elsewhere() -> None:
     """Spec 6.3: a refused start frees its slot, and its error is the answer; the next slot is not tried."""
     rig = Rig(slots(2))

@@ -16,6 +16,7 @@ _MAX_LINE: Final = 1024  # bytes of a size line with its extensions; generous: n
 _MEMORY: Final = 4096  # size lines that are remembered
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _TRAILER_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
+_FRAMING = frozenset([b"content-length", b"transfer-encoding"])  # no trailers, RFC 9110 6.5.1; some merge them all
 _sizes: dict[bytes, int] = {}
 
 
@@ -125,6 +126,8 @@ class ChunkScanner:
                 return relay
             if line[-2:] != b"\r\n" or not _TRAILER_LINE.fullmatch(line[:-2]):
                 raise ChunkError("a trailer line is not `name: value`")
+            if line.partition(b":")[0].lower() in _FRAMING:
+                raise ChunkError("a trailer that tells a message's length")
 
 
 def dechunk(body: bytes) -> bytes:
