@@ -65,12 +65,12 @@ async def test_what_is_shown_is_what_was_published() -> None:
         compared.append(seen.state)
 
     compared: list[str] = []
-    rig.journal.save = compare  # type: ignore[method-assign]
+    rig.journal.save = compare  # type: ignore[method-assign, assignment]
     async with rig.running() as fleet:
         await fleet.launch()
         await rig.ready(D0)
         assert (await fleet.retire(D0)).confirmed
-    assert compared == ["free", "launching", "starting", "ready", "stopping"]
+    assert compared == ["free", "launching", "starting", "ready", "draining", "stopping"]
 
 
 @virtually

@@ -143,7 +143,7 @@ class Controller:
         self._save_again: float | None = None  # set while the state file can't be written
 
         # For one pass
-        self._touched: dict[SlotId, None] = {}
+        self._touched: dict[SlotId, Slot] = {}  # as it was published last
         self._todo: list[tuple[Effect, Slot]] = []
 
     # --- the API ---------------------------------------------------------------------------------
@@ -156,11 +156,11 @@ class Controller:
     @property
     def shown(self) -> tuple[Slot, ...]:
         """Every slot as operators see it, those included that are held and not declared any more."""
-        return tuple(self._pool.shown())
+        return tuple(self._pool.as_of(self._touched).shown())
 
     def capacity(self) -> Capacity:
-        """Count what is held and what is left."""
-        return self._pool.capacity()
+        """Count what is held and what is left, as it was published last."""
+        return self._pool.as_of(self._touched).capacity()
 
     async def launch(self, *, slot: SlotId | None = None, host: HostId | None = None) -> LaunchResult:
         """Launch a replica on that slot, on that host or on the next free slot; return once its start is accepted.
@@ -321,7 +321,7 @@ class Controller:
         after = self._pool.put(after)
         if after is not before:  # most news is none: this is where hundreds of probes a second end
             self._unsaved = self._unsaved or record(after) != record(before)
-            self._touched[after.id] = None
+            self._touched.setdefault(after.id, before)
         for effect in effects:
             self._plan(effect, after)
         if after.due != before.due:
@@ -479,7 +479,7 @@ class Controller:
     def _take_up(self, reserved: tuple[Slot, ...], answers: Mapping[SlotId, Answered]) -> None:
         for slot in reserved:
             self._take(slot, *recover(slot, answers.get(slot.id), self._clock(), self._policy))
-            self._touched[slot.id] = None
+            self._touched.setdefault(slot.id, slot)
 
     def _close(self) -> None:
         self._closing = True

@@ -61,6 +61,13 @@ class SlotPool:
         """Whether no more slots may be held."""
         return self.owned >= self.ceiling
 
+    def as_of(self, earlier: Mapping[SlotId, Slot]) -> SlotPool:
+        """Return the pool with some slots as they were."""
+        pool = SlotPool(self.declared.values(), self.ceiling)
+        pool.slots = {**self.slots, **earlier}
+        pool.undeclared = self.undeclared
+        return pool
+
     def put(self, slot: Slot) -> Slot:
         """Keep a slot as it is now, and return it; what comes next on a free one is launched where it is declared."""
         declared = self.declared[slot.id]
