@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.client import chat, request
 from tests.support.fleet import sim_host
-from tests.support.owned import capacity, launch, phases, recorded, retire, slot_held_up, slot_processes, unconfirmed
+from tests.support.owned import (
+    capacity,
+    launch,
+    phases,
+    recorded,
+    retire,
+    slot_held_up,
+    slot_processes,
+    unconfirmed,
+    wait_for_command,
+)
 from tests.support.processes import installed
 from tests.support.slots import lives
 from tests.support.talk import CHAT, held, post
@@ -161,6 +172,43 @@ def test_a_launch_under_way_is_awaited_and_stopped(harness: Harness, background:
     assert "retired while it was launched" in launched.json()["message"]
     assert slot_processes(logs) == {}
     assert capacity(router)["free_slots"] == ["node-d0"]
+
+
+@pytest.mark.parametrize("by_command", [False, True], ids=["by signals", "by a stop command"])
+def test_a_late_stop_does_not_touch_the_next_replica(
+    harness: Harness, background: ThreadPoolExecutor, by_command: bool
+) -> None:
+    """A stop that was held up on its host, and outlived its router, finds a newer launch there (spec 7.10).
+
+    Neither its signals nor its stop command, which knows the slot by its name alone, reach that.
+    """
+    host = stoppable(harness.folder) if by_command else sim_host()
+    (harness.folder / "may-stop").touch()
+    state, logs = ("--state-file", str(harness.folder / "state")), harness.folder / "logs"
+    first = harness.start_router({"hosts": [host]}, *state)
+    first.wait_ready(1)
+    (old,) = slot_processes(logs)["node-d0"].values()
+
+    with slot_held_up(logs, "node-d0"):
+        background.submit(retire, first, "node-d0")
+        late = wait_for_command(logs / "node-d0.lock", "node-d0", "stop")
+        os.kill(late, signal.SIGSTOP)
+        first.kill()
+    router = harness.start_router({"hosts": [host]}, *state, "--initial-replicas", "0")
+    wait_until(lambda: capacity(router)["free_slots"] == ["node-d0"], what="the end of the stop, done again")
+    assert launch(router).status == 202
+    router.wait_ready(1)
+    new = slot_processes(logs)["node-d0"]
+    assert min(new.values()) > old
+
+    os.kill(late, signal.SIGCONT)
+    wait_until(lambda: not lives(late), what="the end of the late stop")
+
+    assert slot_processes(logs)["node-d0"] == new
+    assert router.request("POST", CHAT, body=chat("Hello")).status == 200
+    assert phases(router) == {"node-d0": "ready"}
+    assert retire(router, "node-d0").status == 200
+    assert slot_processes(logs) == {}
 
 
 # --- ending all of it ----------------------------------------------------------------------------
