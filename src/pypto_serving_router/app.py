@@ -67,8 +67,12 @@ def run(settings: Settings, fleet: Fleet) -> int:
     """
     process.keep_memory()
     logs = configure(settings.log_level, settings.log_format)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(App(settings, fleet, resolve(settings, fleet), logs).run())
+    # `asyncio.run` would run the loop again once all is done, and for each run uvloop wants two more descriptors.
+    loop = uvloop.new_event_loop()
+    try:
+        return loop.run_until_complete(App(settings, fleet, resolve(settings, fleet), logs).run())
+    finally:
+        loop.close()
 
 
 class App:
@@ -171,6 +175,9 @@ class App:
         except* RouterError as errors:
             raise errors.exceptions[0] from None
         finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._journal is not None:
                 self._journal.close()
         return ORDERLY if confirmed else UNCONFIRMED

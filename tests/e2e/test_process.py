@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.e2e.conftest import Stage
+    from tests.support.harness import Harness
     from tests.support.router import Router
     from tests.support.sim import Sim
     from tests.support.talk import Talker
@@ -256,6 +257,19 @@ def test_it_outlives_a_lack_of_descriptors(start_sim: Callable[..., Sim], start_
         wait_until(lambda: router.request("POST", CHAT, body=chat("Hello")).status == 200, what="service as usual")
 
     assert router.log_events("replica is not routable") == []
+
+
+def test_it_ends_in_order_without_descriptors(harness: Harness) -> None:
+    """Where nothing can be opened a stop can't be confirmed, which its last words and status say (spec 1.4)."""
+    router = harness.start_router({"hosts": [sim_host()]}, "--initial-replicas", "1")
+    router.wait_ready(1)
+    resource.prlimit(router.pid, resource.RLIMIT_NOFILE, (3, 3))
+
+    router.signal(signal.SIGTERM)
+
+    assert router.wait() == 3
+    last = json.loads(router.stderr.splitlines()[-1])
+    assert (last["event"], last["confirmed"]) == ("stopped", False)
 
 
 def _served(wire: Wire) -> bool:
