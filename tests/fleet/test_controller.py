@@ -10,6 +10,7 @@ from tests.support.virtual_time import now, virtually
 
 from pypto_serving_router.core.ids import HostId, SlotId
 from pypto_serving_router.errors import LaunchFailed, PoolFull, SlotBusy, UnknownSlot
+from pypto_serving_router.fleet.pool import SlotPool
 
 D0, D1, D2 = SlotId("node-d0"), SlotId("node-d1"), SlotId("node-d2")
 
@@ -217,6 +218,19 @@ async def test_initial_replicas_that_find_no_slot_are_logged() -> None:
         await fleet.start_initial(2)
         assert rig.log.find("initial replicas not launched")[0]["replicas"] == 1
         await rig.until(D0, "starting")
+
+
+@virtually
+async def test_a_large_fleet_is_not_searched_again_for_each_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spec 7.2: the time to a thousand initial launches grows with their number, not with its square."""
+    searches: list[None] = []
+    free = SlotPool.free
+    monkeypatch.setattr(SlotPool, "free", lambda pool: searches.append(None) or free(pool))  # type: ignore[func-returns-value]
+    rig = Rig(slots(50))
+    async with rig.running() as fleet:
+        await fleet.start_initial(60)
+        assert sum(slot.state == "launching" for slot in fleet.slots) == 50
+    assert len(searches) <= 2
 
 
 @virtually

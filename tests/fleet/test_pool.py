@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.fake_hosts import slots
 
 from pypto_serving_router.core.ids import HostId, SlotId
@@ -34,6 +37,35 @@ def test_the_next_slot_is_the_first_free_one() -> None:
     assert [slot.id for slot in order] == ["node-d3", "node-d2", "node-d1"]
     with pytest.raises(PoolFull):
         made.pick()
+
+
+@given(
+    states=st.lists(st.sampled_from([FREE, READY, ABANDONED]), min_size=1, max_size=6),
+    cooling=st.sets(st.integers(0, 5)),
+    shared=st.sets(st.integers(0, 5)),
+    ceiling=st.integers(0, 6),
+    count=st.integers(-1, 7),
+)
+def test_some_are_picked_as_one_by_one(
+    states: list[SlotState], cooling: set[int], shared: set[int], ceiling: int, count: int
+) -> None:
+    """Spec 7.1, 2.7: the same slots in the same order; two that share a device are not both picked."""
+    declared = [
+        replace(slot, address="elsewhere", host=HostId("other"), devices=(0,)) if n in shared else slot
+        for n, slot in enumerate(slots(len(states)))
+    ]
+    made = SlotPool(declared, ceiling)
+    for n, (slot, state) in enumerate(zip(declared, states, strict=True)):
+        made.put(replace(slot, state=state, generation=1, wanted=state is FREE and n in cooling))
+
+    some = made.pick_some(count)
+
+    one_by_one: list[Slot] = []
+    with contextlib.suppress(PoolFull):
+        while len(one_by_one) < count:
+            one_by_one.append(made.pick())
+            made.put(replace(one_by_one[-1], state=LAUNCHING))
+    assert some == one_by_one
 
 
 def test_unconfirmed_slots_count_as_held() -> None:

@@ -424,13 +424,15 @@ class Controller:
     def _take_initial(self, count: int) -> None:
         """Choose for each missing replica; one warning says how many found no slot."""
         missing = count - sum(slot.taken or slot.cooling for slot in self.slots)
-        for chosen in range(missing):
-            try:
-                slot = self._pool.pick()
-            except PoolFull as problem:
-                self._log.warning("initial replicas not launched", replicas=missing - chosen, error=str(problem))
-                return
+        picked = self._pool.pick_some(missing)
+        for slot in picked:
             self._launch(slot, _Request(Cause.INITIAL))
+        if len(picked) < missing:
+            try:
+                self._pool.pick()
+            except PoolFull as problem:
+                left = missing - len(picked)
+                self._log.warning("initial replicas not launched", replicas=left, error=str(problem))
 
     # --- retiring --------------------------------------------------------------------------------
 
