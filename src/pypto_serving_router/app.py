@@ -130,7 +130,7 @@ class App:
             mint=process.Mint(),
             spawn=self._spawn,
             on_fault=self._table.on_fault,
-            record=self._record,
+            record=self._metrics.exchange_ended if self._access is None else self._record,
             chunk_gap=self._metrics.chunk_gap,
             request_timeout=settings.request_timeout,
             max_body_size=settings.max_body_size,
@@ -292,38 +292,24 @@ class App:
                 handler.replica_gone(replica)
 
     def _record(self, exchange: Exchange) -> None:
+        self._metrics.exchange_ended(exchange)
+        assert self._access is not None
         lease = exchange.lease
-        replica, placement = ("", "") if lease is None else (lease.replica.id, lease.placement)
-        total = exchange.ended - exchange.started
-        first_byte = exchange.first_byte - exchange.started if exchange.first_byte else -1.0
-        self._metrics.exchange_ended(
-            replica,
+        self._access.write(
+            exchange.head.method,
+            exchange.head.target,
             exchange.status,
-            placement,
+            "" if lease is None else lease.replica.id,
+            "" if lease is None else lease.placement,
             exchange.outcome,
-            total,
-            first_byte,
-            exchange.sent - exchange.placed if exchange.sent else -1.0,
+            exchange.session,
+            exchange.client.peer,
             exchange.received,
             exchange.relayed,
+            exchange.first_byte - exchange.started if exchange.first_byte else -1.0,
+            exchange.ended - exchange.started,
+            exchange.request_id,
         )
-        if self._access is not None:
-            head = exchange.head
-            self._access.write(
-                head.method,
-                head.target,
-                exchange.status,
-                replica,
-                placement,
-                exchange.outcome,
-                exchange.session,
-                exchange.client.peer,
-                exchange.received,
-                exchange.relayed,
-                first_byte,
-                total,
-                exchange.request_id,
-            )
 
     def _build_fleet(self, fleet: Fleet, now: Callable[[], float]) -> Controller:
         settings = self._settings

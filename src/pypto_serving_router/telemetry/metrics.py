@@ -17,7 +17,7 @@ import platform
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from pypto_serving_router import __version__
 from pypto_serving_router.core.balancer import Phase, Placement
@@ -27,7 +27,7 @@ from pypto_serving_router.telemetry import families, process_stats
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from pypto_serving_router.core.balancer import Balancer
+    from pypto_serving_router.core.balancer import Balancer, Lease
     from pypto_serving_router.core.ids import SlotId
     from pypto_serving_router.core.sessions import SessionTable
     from pypto_serving_router.core.slot import Slot
@@ -131,6 +131,23 @@ class Sources:
     log_records_lost: Callable[[], int] = field(default=lambda: 0)
 
 
+class Exchanged(Protocol):
+    """A request that has ended. Times are monotonic, 0.0 for what did not happen."""
+
+    lease: Lease | None
+    status: int
+    """0 if the client left before it was given any."""
+    outcome: str
+    """One of OUTCOMES."""
+    received: int
+    relayed: int
+    started: float
+    placed: float
+    sent: float
+    first_byte: float
+    ended: float
+
+
 class Metrics:
     """Everything the router counts."""
 
@@ -157,45 +174,35 @@ class Metrics:
 
     # --- from the data path ------------------------------------------------------------------
 
-    def exchange_ended(  # noqa: PLR0917 - keyword arguments would cost a fifth of it
-        self,
-        replica: str,
-        status: int,
-        placement: str,
-        outcome: str,
-        total_s: float,
-        ttfb_s: float,
-        own_s: float,
-        request_bytes: int,
-        response_bytes: int,
-        /,
-    ) -> None:
-        """Count a request that has ended.
-
-        `replica` and `placement` are empty if it was given none; `status` is 0 if the client left before any;
-        `outcome` is one of OUTCOMES. A negative `ttfb_s` or `own_s` says that there is nothing to measure.
-        """
-        key = (replica, status, placement, outcome)
+    def exchange_ended(self, exchange: Exchanged) -> None:
+        """Count a request that has ended."""
+        lease = exchange.lease
+        replica, placement = ("", "") if lease is None else (lease.replica.id, lease.placement)
+        key = (replica, exchange.status, placement, exchange.outcome)
         try:
             ended = self._ended[key]
         except KeyError:
-            ended = self._ended[key] = _Ended(self._duration[outcome], self._first_byte[placement])
+            ended = self._ended[key] = _Ended(self._duration[exchange.outcome], self._first_byte[placement])
         ended.requests += 1
-        ended.received += request_bytes
-        ended.relayed += response_bytes
+        ended.received += exchange.received
+        ended.relayed += exchange.relayed
+        started = exchange.started
+        seconds = exchange.ended - started
         histogram = ended.duration
-        histogram.counts[bisect_left(DURATION_BUCKETS, total_s)] += 1
-        histogram.sum += total_s
-        if ttfb_s >= 0.0:
+        histogram.counts[bisect_left(DURATION_BUCKETS, seconds)] += 1
+        histogram.sum += seconds
+        if exchange.first_byte:
+            seconds = exchange.first_byte - started
             ended.first_bytes += 1
-            ended.first_byte_sum += ttfb_s
+            ended.first_byte_sum += seconds
             histogram = ended.first_byte
-            histogram.counts[bisect_left(FIRST_BYTE_BUCKETS, ttfb_s)] += 1
-            histogram.sum += ttfb_s
-        if own_s >= 0.0:
+            histogram.counts[bisect_left(FIRST_BYTE_BUCKETS, seconds)] += 1
+            histogram.sum += seconds
+        if exchange.sent:
+            seconds = exchange.sent - exchange.placed
             histogram = self._overhead
-            histogram.counts[bisect_left(OVERHEAD_BUCKETS, own_s)] += 1
-            histogram.sum += own_s
+            histogram.counts[bisect_left(OVERHEAD_BUCKETS, seconds)] += 1
+            histogram.sum += seconds
 
     def refused(self, status: int) -> None:
         """Count what a client sent that was not even a request."""
