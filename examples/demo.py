@@ -1,12 +1,14 @@
 """Shows what the router does, on simulated replicas: `make demo`.
 
 It starts `pypto-serving-router --demo`, holds a conversation, kills the replica that has it, and lets the router mend
-the fleet. Then the router goes on running for you to try, until Ctrl-C (`--once` ends it there). Standard library only.
+the fleet. Then the router goes on running for you to try, until Ctrl-C (`--once` ends it there). However this script
+ends, nothing is left running. Standard library only.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import http.client
 import json
 import os
@@ -16,12 +18,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 ROUTER = Path(sys.executable).with_name("pypto-serving-router")
 # A story of some thousands of tokens, so that reading it anew takes a time one can see.
 STORY = "Once upon a time there was a router that never forgot where a conversation lived. " * 200
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LIBC = ctypes.CDLL(None)
 
 
 def main() -> int:
@@ -32,12 +38,18 @@ def main() -> int:
     options = arguments.parse_args()
     port = options.port or free_port()
     log = Path(os.environ.get("DEMO_LOG", os.devnull))
+    for number in ENDS:
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` has the last one ignored
+            signal.signal(number, signal.default_int_handler)
     with log.open("wb") as stderr:
         router = subprocess.Popen(
             # A dead replica is given up on after 3 s here; by default after 30.
             [ROUTER, "--demo", "--host=127.0.0.1", f"--port={port}", "--health-interval=1", "--replace-after=3"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # or `make demo | tail` would wait for the router
             stderr=stderr,
             start_new_session=True,  # so that Ctrl-C reaches it once, through this script
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads
         )
     try:
         show(Api(port))
@@ -45,12 +57,22 @@ def main() -> int:
             invite(port)
             router.wait()
     except KeyboardInterrupt:
-        print()
+        pass
+    except BrokenPipeError:  # whoever read this has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     finally:
-        say("Stopping the router, and the replicas it launched.")
-        router.send_signal(signal.SIGTERM)
+        for number in ENDS:  # `make` hands on what the terminal has sent already
+            signal.signal(number, signal.SIG_IGN)
+        router.terminate()
+        with suppress(OSError):  # the terminal may be gone
+            say("Stopping the router, and the replicas it launched.")
         status = router.wait()
     return status
+
+
+def end_with_parent() -> None:
+    """Let the kernel send this process SIGTERM if its parent dies, by SIGKILL for one."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def show(api: Api) -> None:
