@@ -200,11 +200,14 @@ def test_a_slot_that_is_no_longer_declared_is_kept(harness: Harness, restart: Ca
     assert phases(back) == {"node-d0": "ready", "node-d1": "ready"}, "declared again, it is adopted after all"
 
 
-def test_a_state_file_has_one_router(harness: Harness, restart: Callable[..., Router]) -> None:
+@pytest.mark.parametrize("lock", ["in place", "removed"])
+def test_a_state_file_has_one_router(harness: Harness, restart: Callable[..., Router], lock: str) -> None:
     """It is private, and a second router that wants it ends with status 1 and says why (spec 7.12, 1.4)."""
     host = sim_host()
     restart({"hosts": [host]}).wait_ready(1)
     state = harness.folder / "state"
+    if lock == "removed":
+        state.with_name("state.lock").unlink()
 
     second = harness.start_router({"hosts": [sim_host()]}, "--state-file", str(state), wait=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import json
 import os
 import stat
@@ -106,6 +107,64 @@ def test_one_router_at_a_time(journal: Journal, path: Path) -> None:
         Journal.open(path)
     second = Journal.open(path.with_name("other.json"))
     second.close()
+
+
+def test_a_lock_that_was_removed_lets_no_second_router_in(journal: Journal, path: Path) -> None:
+    """Spec 7.12: what is recorded is locked itself, before and after each save."""
+    for slot in (SLOT, OTHER):
+        save(journal, slot)
+        path.with_name("state.json.lock").unlink()
+        with pytest.raises(JournalError, match="held by another router"):
+            Journal.open(path)
+    save(journal, SLOT)
+    assert journal.load() == (SLOT,)
+
+
+def test_a_router_that_comes_in_the_middle_of_a_save_is_refused(
+    journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spec 7.12: whose lock is on a file that has just been replaced does not hold the state file."""
+    save(journal, SLOT)
+    path.with_name("state.json.lock").unlink()
+    flock = fcntl.flock
+
+    def slow(file: int, operation: int) -> None:
+        if os.path.samestat(os.fstat(file), path.stat()):
+            monkeypatch.setattr(fcntl, "flock", flock)
+            save(journal, OTHER)
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    with pytest.raises(JournalError, match="held by another router"):
+        Journal.open(path)
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["after a save", "before the first"])
+def test_nobody_writes_over_the_file_of_another(journal: Journal, path: Path, *, saved: bool) -> None:
+    """Spec 7.12: with both locks removed a second router starts from nothing, and the first leaves its file alone."""
+    if saved:
+        save(journal, SLOT)
+        path.unlink()
+    path.with_name("state.json.lock").unlink()
+    second = Journal.open(path)
+    assert second.load() == ()
+    save(second, OTHER)
+    with pytest.raises(JournalError, match="is held by another router"):
+        save(journal, SLOT)
+    assert second.load() == (OTHER,)
+    second.close()
+    save(journal, SLOT)
+    assert journal.load() == (SLOT,)
+
+
+def test_a_state_file_that_was_removed_is_written_anew(journal: Journal, path: Path) -> None:
+    """Spec 7.12: as one is that was replaced by a copy, which nobody holds."""
+    for remove in (path.unlink, lambda: path.with_name("copy").rename(path)):
+        save(journal, SLOT)
+        path.with_name("copy").write_bytes(path.read_bytes())
+        remove()
+        save(journal, OTHER)
+        assert journal.load() == (OTHER,)
 
 
 def test_a_symbolic_link_stays_one(path: Path) -> None:

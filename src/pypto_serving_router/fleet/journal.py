@@ -5,8 +5,12 @@ requests and pins are not in it. Deadlines are not either: they are points in a 
 machine's uptime.
 
 A save writes a file aside, forces it to disk, renames it over the old one and forces the folder to disk: whenever the
-router or the machine dies, the old file or the new one is there, whole. The lock is a file of its own, which no
-rename replaces, and no launched process inherits it.
+router or the machine dies, the old file or the new one is there, whole.
+
+Two locks keep a second router out, and no launched process inherits them. One is on a file of its own, `FILE.lock`,
+which is there before there is anything to record. The other is on the state file itself, the new one locked before it
+has the name: whoever removes the first lock finds the second, and whoever removes both has removed the record, too, and
+with it what a second router could stop.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
@@ -86,9 +91,10 @@ def record(slot: Slot) -> Record | None:
 class Journal:
     """One state file, held by this router alone until it is closed."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: int, held: int | None) -> None:
         self._path = path
         self._lock = lock
+        self._held = held  # the state file as it was written last, if there is one
 
     @classmethod
     def open(cls, path: Path) -> Journal:
@@ -99,21 +105,21 @@ class Journal:
         """
         path = path.resolve()
         try:
-            lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = _lock(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT)
+            try:
+                held = _lock(path, os.O_RDWR) if path.exists() else None
+            except OSError:
+                os.close(lock)
+                raise
         except OSError as problem:
-            raise JournalError(f"the state file {path} can't be locked: {problem.strerror}") from problem
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
-            os.close(lock)
-            held = isinstance(problem, BlockingIOError)
-            why = "is held by another router" if held else f"can't be locked: {problem.strerror}"
-            raise JournalError(f"the state file {path} {why}") from problem
-        return cls(path, lock)
+            raise _trouble(path, "locked", problem) from problem
+        return cls(path, lock, held)
 
     def close(self) -> None:
         """Let go of the state file."""
         os.close(self._lock)
+        if self._held is not None:
+            os.close(self._held)
 
     def load(self) -> tuple[Slot, ...]:
         """Return the recorded slots; none if the file does not exist.
@@ -146,25 +152,37 @@ class Journal:
         """Replace the file's content; blocks until the disk has it.
 
         Raises:
-            JournalError: the disk did not take it; what was recorded before still is.
+            JournalError: the disk did not take it, or the file is another router's by now; what was recorded before
+                still is.
         """
         aside = self._path.with_name(f"{self._path.name}.tmp")
         try:
             aside.unlink(missing_ok=True)
-            file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            file = _lock(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
                 _write_all(file, content)
                 os.fsync(file)
-            finally:
+                self._check_still_ours()
+                aside.rename(self._path)
+            except OSError:
                 os.close(file)
-            aside.rename(self._path)
+                raise
+            if self._held is not None:
+                os.close(self._held)
+            self._held = file
             folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(folder)
             finally:
                 os.close(folder)
         except OSError as problem:
-            raise JournalError(f"the state file {self._path} can't be written: {problem.strerror}") from problem
+            raise _trouble(self._path, "written", problem) from problem
+
+    def _check_still_ours(self) -> None:
+        """Raise `BlockingIOError` if another router has made a file of its own in the place of ours."""
+        with suppress(FileNotFoundError):
+            if self._held is None or not os.path.samestat(self._path.stat(), os.fstat(self._held)):
+                os.close(_lock(self._path, os.O_RDWR))
 
 
 def decode(content: bytes) -> tuple[Slot, ...]:
@@ -183,6 +201,30 @@ def decode(content: bytes) -> tuple[Slot, ...]:
     if len({slot.id for slot in slots}) < len(slots):
         raise JournalError("records a slot twice")
     return slots
+
+
+def _lock(path: Path, flags: int) -> int:
+    """Open a file and lock it, for as long as it is open.
+
+    Raises:
+        BlockingIOError: another process has the lock, or has just put another file in its place.
+        OSError: it can't be opened or locked.
+    """
+    file = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(path.stat(), os.fstat(file)):
+            raise BlockingIOError
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _trouble(path: Path, done: str, problem: OSError) -> JournalError:
+    held = isinstance(problem, BlockingIOError)
+    why = "is held by another router" if held else f"can't be {done}: {problem.strerror}"
+    return JournalError(f"the state file {path} {why}")
 
 
 def _write_all(file: int, content: bytes) -> None:
