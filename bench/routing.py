@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 Figures: TypeAlias = dict[str, float]
 
 TTL = 600.0
+SIZE = 2000
+"""Bytes of a request."""
 SWEEP = 500
 """The budget of one sweep, in pins, as the router uses it."""
 
@@ -74,7 +76,7 @@ def ids(count: int) -> list[str]:
 def fill(routing: Routing, count: int, now: float) -> list[str]:
     sessions = ids(count)
     for session in sessions:
-        routing.finish(routing.place(session, now), now)
+        routing.finish(routing.place(session, now, SIZE), now)
     return sessions
 
 
@@ -109,11 +111,11 @@ def placement(sizes: Sizes) -> Figures:
 
         def at_once(part: Sequence[str], routing: Routing = routing) -> None:
             for session in part:
-                routing.finish(routing.place(session, 2.0), 2.0)
+                routing.finish(routing.place(session, 2.0, SIZE), 2.0)
 
         def with_others(part: Sequence[str], routing: Routing = routing, held: deque[Lease] = held) -> None:
             for session in part:
-                held.append(routing.place(session, 3.0))
+                held.append(routing.place(session, 3.0, SIZE))
                 if len(held) > 64:
                     routing.finish(held.popleft(), 3.0)
 
@@ -126,8 +128,14 @@ def placement(sizes: Sizes) -> Figures:
         room = fleet(count, sizes.pins)
         figures[f"{count} replicas, new session where there is room"] = microseconds(
             lambda part, room=room: at_once(part, room),  # type: ignore[misc]
-            ids(sizes.pins),
+            ids(sizes.pins // 2),
         )
+
+        def larger(part: Sequence[str], routing: Routing = room) -> None:
+            for session in part:
+                routing.finish(routing.place(session, 2.0, 9 * SIZE), 2.0)
+
+        figures[f"{count} replicas, the same, larger than most"] = microseconds(larger, ids(sizes.pins // 20))
     return figures
 
 

@@ -103,13 +103,19 @@ class AgainstNaive(RuleBasedStateMachine):
         target=leases,
         pinned=st.none() | replicas,
         exclude=st.lists(replicas, max_size=2),
+        heavy=st.none() | st.booleans(),
         count=st.booleans(),
         times=st.integers(1, 12),
     )
-    def acquire(self, pinned: Replica | None, exclude: list[Replica], count: bool, times: int) -> object:
-        return multiple(*(lease for _ in range(times) if (lease := self.acquire_one(pinned, exclude, count))))
+    def acquire(
+        self, pinned: Replica | None, exclude: list[Replica], heavy: bool | None, count: bool, times: int
+    ) -> object:
+        leases = [self.acquire_one(pinned, exclude, heavy, count) for _ in range(times)]
+        return multiple(*(lease for lease in leases if lease is not None))
 
-    def acquire_one(self, pinned: Replica | None, exclude: list[Replica], count: bool) -> Lease | None:
+    def acquire_one(
+        self, pinned: Replica | None, exclude: list[Replica], heavy: bool | None, count: bool
+    ) -> Lease | None:
         available = {r: m for r, m in self.model.items() if m.available and r not in self.removed}
         least = min((m.leases for m in available.values()), default=0)
         placement = Placement.NEW
@@ -130,9 +136,17 @@ class AgainstNaive(RuleBasedStateMachine):
                     self.balancer.acquire(pinned, exclude=exclude, count=count)
                 return None
             expected = min(left, key=lambda r: (left[r].leases, left[r].pins, left[r].turn))
-            self.model[expected].turn = self.next_turn()
-        lease = self.balancer.acquire(pinned, exclude=exclude, count=count)
+        lease = self.balancer.acquire(pinned, exclude=exclude, heavy=heavy, count=count)
 
+        if placement is not Placement.AFFINITY:
+            chosen = lease.replica
+            if heavy is not None and not exclude and chosen is not expected:
+                same = available[chosen], available[expected]
+                assert same[0].leases == same[1].leases
+                assert same[0].pins == same[1].pins
+                assert chosen.weight < expected.weight if heavy else chosen.weight > expected.weight
+                expected = chosen
+            self.model[chosen].turn = self.next_turn()
         assert lease.replica is expected
         assert lease.placement is placement
         model = self.model[expected]
@@ -156,6 +170,7 @@ class AgainstNaive(RuleBasedStateMachine):
         if self.model[replica].available:
             self.model[replica].pins += pins
             replica.pins += pins
+            replica.weight = 3 * pins % 4
 
     @rule(replica=replicas)
     def unpin(self, replica: Replica) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
@@ -46,8 +46,8 @@ class Laws(RuleBasedStateMachine):
         self.replicas.append(replica)
         self.routing.balancer.add(replica)
 
-    @rule(target=leases, session=names, post=st.booleans())
-    def begin(self, session: str, post: bool) -> object:
+    @rule(target=leases, session=names, post=st.booleans(), size=st.integers(0, 3))
+    def begin(self, session: str, post: bool, size: int) -> object:
         self.now += 0.001
         pinned = self.routing.sessions.get(session, self.now)
         least = min((r.outstanding for r in self.replicas if r.available), default=None)
@@ -56,7 +56,7 @@ class Laws(RuleBasedStateMachine):
         hits = self.routing.balancer.affinity_hits
         self.posts += post
         try:
-            lease = self.routing.place(session, self.now) if post else self.routing.peek(session, self.now)
+            lease = self.routing.place(session, self.now, size) if post else self.routing.peek(session, self.now)
         except NoReplica:
             self.refused += post
             assert least is None
@@ -133,11 +133,50 @@ class Laws(RuleBasedStateMachine):
         while self.routing.sessions.sweep(self.now + TTL, 5):
             pass
         assert len(self.routing.sessions) == 0
-        assert all(replica.outstanding == replica.pins == 0 for replica in self.replicas)
+        assert all(replica.outstanding == replica.pins == replica.weight == 0 for replica in self.replicas)
 
 
 TestLaws = Laws.TestCase
 TestLaws.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+@given(st.permutations([1500] * 3 + [600] * 9), st.integers(0, 2))
+def test_large_conversations_are_kept_apart(sizes: list[int], more: int) -> None:
+    """spec 3.4: of twelve that start at once on three replicas, each gets four, and one of the three large ones."""
+    replicas = [make(f"r{n}") for n in range(3)]
+    routing = routing_of(*replicas)
+
+    placed = [(size, routing.place(f"s{n}", 1.0, size + more * n).replica) for n, size in enumerate(sizes)]
+
+    assert [replica.pins for replica in replicas] == [4, 4, 4]
+    assert {replica for size, replica in placed if size > 1000} == set(replicas)
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_conversations_of_one_size_rotate(size: int) -> None:
+    """spec 3.4: where sizes say nothing, equal replicas take turns."""
+    replicas = [make(f"r{n}") for n in range(5)]
+    routing = routing_of(*replicas)
+
+    placed = [routing.place(f"s{n}", 1.0, size).replica for n in range(15)]
+
+    assert placed == replicas * 3
+
+
+def test_a_conversation_moves_with_its_size() -> None:
+    """spec 3.4: what a conversation weighs is counted where it is pinned, and nowhere once it is forgotten."""
+    first, second = make("r0"), make("r1")
+    routing = routing_of(first, second)
+    lease = routing.place("s", 1.0, 700)
+    here, there = (first, second) if lease.replica is first else (second, first)
+    assert (here.weight, there.weight) == (700, 0)
+
+    routing.replace(lease, 2.0)
+    assert (here.weight, there.weight) == (0, 700)
+    routing.drain(there, 3.0)
+    assert (here.weight, there.weight) == (0, 0)
+
+
 TestLaws.__doc__ = "spec 3.3 to 3.8, 6.1: the laws that hold for any history of requests and replicas."
 
 

@@ -72,8 +72,8 @@ class AgainstNaive(RuleBasedStateMachine):
         self.pins.remove(pin)
         self.pins.append(pin)
 
-    @rule(target=flights, session=names, replica=st.integers(0, 2))
-    def begin(self, session: str, replica: int) -> Flight:
+    @rule(target=flights, session=names, replica=st.integers(0, 2), size=st.integers(0, 3))
+    def begin(self, session: str, replica: int, size: int) -> Flight:
         self.tick()
         chosen = self.replicas[replica]
         model = self.find(session)
@@ -86,7 +86,7 @@ class AgainstNaive(RuleBasedStateMachine):
             model.replica = chosen
             model.inflight += 1
             self.touch(model)
-        return Flight(self.table.pin(session, chosen, self.now), model)
+        return Flight(self.table.pin(session, chosen, self.now, size), model)
 
     @rule(flight=consumes(flights))
     def end(self, flight: Flight) -> None:
@@ -103,7 +103,7 @@ class AgainstNaive(RuleBasedStateMachine):
         held = gone.pins
         self.replicas[replica] = make(gone.id)
         assert self.table.drop(gone) == held
-        assert gone.pins == 0
+        assert (gone.pins, gone.weight) == (0, 0)
         self.pins = [pin for pin in self.pins if pin.replica is not gone]
 
     @rule(seconds=st.sampled_from([1.0, 4.0, TTL]))
@@ -125,7 +125,12 @@ class AgainstNaive(RuleBasedStateMachine):
         assert len(self.table) >= len(self.pins)
         entries = [pin for shard in self.table._shards for pin in shard.values()]
         for replica in self.replicas:
-            assert replica.pins == sum(1 for entry in entries if entry.replica is replica)
+            held = [entry.size for entry in entries if entry.replica is replica]
+            assert (replica.pins, replica.weight) == (len(held), sum(held))
+        weight, live_pins = sum(replica.weight for replica in self.replicas), len(self.table)
+        for size in range(4):
+            mean = weight / live_pins if live_pins else size
+            assert self.table.is_heavy(size) == (None if abs(size - mean) <= mean / 10 else size > mean)
         live = {
             entry.session: entry.replica
             for entry in entries

@@ -3,7 +3,8 @@
 Theory of operation
 -------------------
 A replica's *key* is `(outstanding, pins, turn)`; the available replica with the smallest key is chosen. `turn` is
-the number of the choice that last fell on it, so equal loads rotate. An affinity hit is not a choice.
+the number of the choice that last fell on it, so equal loads rotate. An affinity hit is not a choice. Of replicas
+that are equal but for `turn`, a look at a few of them decides by the size of their conversations (`_fitting`).
 
 The keys lie in one heap, lazily. Each available replica owns exactly one live entry, `replica.queued`, and that
 entry is never greater than its key. So
@@ -80,15 +81,16 @@ class Replica:
 
     Facts given at construction never change. The rest is written by the balancer and the session table only:
     `ready` (health's judgement), `draining` (final; a removed replica is draining, too), `removed`, `available`
-    (ready and not draining: the one predicate of routability), `outstanding` requests, live `pins`, whether they
-    were `dropped` (final), `routed` requests in all, `ever_ready` (a probe has succeeded), `since` (when its phase
-    last changed, on the clock of the caller), `last_error`.
+    (ready and not draining: the one predicate of routability), `outstanding` requests, live `pins` and their `weight`
+    (the bytes of the requests that made them), whether they were `dropped` (final), `routed` requests in all,
+    `ever_ready` (a probe has succeeded), `since` (when its phase last changed, on the clock of the caller),
+    `last_error`.
     """
 
     __slots__ = (
         "authority", "available", "draining", "dropped", "ever_ready", "generation", "host", "id", "last_error",
         "outstanding", "owned", "pins", "port", "queued", "ready", "removed", "routed", "scheme", "since", "slot",
-        "turn",
+        "turn", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -124,6 +126,7 @@ class Replica:
 
         self.outstanding = 0
         self.pins = 0
+        self.weight = 0
         self.dropped = False
         self.routed = 0
         self.turn = 0
@@ -229,10 +232,18 @@ class Balancer:
         if not replica.outstanding and self.on_idle is not None:
             self.on_idle(replica)
 
-    def acquire(self, pinned: Replica | None = None, *, exclude: Collection[Replica] = (), count: bool = True) -> Lease:
+    def acquire(
+        self,
+        pinned: Replica | None = None,
+        *,
+        exclude: Collection[Replica] = (),
+        heavy: bool | None = None,
+        count: bool = True,
+    ) -> Lease:
         """Choose a replica for one request, `pinned` if it will do, and count the request as outstanding there.
 
-        `exclude` restricts the choice, not the pin. `count` is False for requests that `routed`, `affinity_hits`
+        `exclude` restricts the choice, not the pin. `heavy` says whether the request's conversation is larger than
+        most, if that is known. `count` is False for requests that `routed`, `affinity_hits`
         and `rejected` leave out.
 
         Raises:
@@ -254,6 +265,8 @@ class Balancer:
                 placement = _MOVED_SLACK
         try:
             replica = (self._least_beside(exclude) if exclude else self._least())[3]
+            if heavy is not None and not exclude:
+                replica = self._fitting(replica, heavy=heavy)
         except NoReplica:
             self.rejected += count
             raise
@@ -311,6 +324,21 @@ class Balancer:
     def _withdraw(self, replica: Replica) -> None:
         replica.available = False
         replica.queued = None  # what lies in the heap is nobody's now
+
+    def _fitting(self, best: Replica, *, heavy: bool) -> Replica:
+        """Of a few replicas that are as little loaded as `best`, return the one that suits a conversation of its size.
+
+        A small one goes where the large ones are, a large one where they are not. Each of the replicas gets one
+        before any gets two, so the small ones leave room apart for the large ones that are yet to come.
+        """
+        outstanding, pins = best.outstanding, best.pins
+        for entry in self._heap[1:FEW]:
+            replica = entry[3]
+            if replica.outstanding == outstanding and replica.pins == pins and replica.queued is entry:
+                gain = best.weight - replica.weight if heavy else replica.weight - best.weight
+                if gain > 0 or (gain == 0 and replica.turn < best.turn):
+                    best = replica
+        return best
 
     def _least_beside(self, exclude: Collection[Replica]) -> Entry:
         aside = []

@@ -27,8 +27,8 @@ class Routing:
         self.decisions = Decisions(remembered)
         self.sessions = SessionTable(ttl=ttl, capacity=capacity, on_unpin=self.balancer.lowered)
 
-    def place(self, session: str, now: float) -> Lease:
-        """Choose the replica for a request of the session and pin the session there.
+    def place(self, session: str, now: float, size: int = 0) -> Lease:
+        """Choose the replica for a request of the session, of `size` bytes, and pin the session there.
 
         Raises:
             NoReplica: none is routable; the session's pin is as it was.
@@ -36,9 +36,9 @@ class Routing:
         sessions = self.sessions
         pin = sessions.find(session, now)
         if pin is None:
-            lease = self.balancer.acquire()
+            lease = self.balancer.acquire(heavy=sessions.is_heavy(size))
             seen = glance(lease)
-            lease.pin = pin = sessions.open(session, lease.replica, now)
+            lease.pin = pin = sessions.open(session, lease.replica, now, size)
             self.decisions.note(pin, lease, now, seen)
         else:
             pinned = pin.replica
@@ -77,7 +77,7 @@ class Routing:
         if lease.pin is not None:
             moved.replica.routed += 1
             seen = glance(moved, lease.replica)
-            moved.pin = self.sessions.pin(lease.pin.session, moved.replica, now)
+            moved.pin = self.sessions.pin(lease.pin.session, moved.replica, now, lease.pin.size)
             self.decisions.note(moved.pin, moved, now, seen, lease.replica)
         return moved
 

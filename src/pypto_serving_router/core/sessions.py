@@ -45,6 +45,8 @@ class Pin(msgspec.Struct, gc=False, eq=False):
     """0 in the idle ring, and once forgotten."""
     before: Pin
     after: Pin
+    size: int = 0
+    """Bytes of the request that made it."""
     hits: int = 0
     """Requests that went to the replica by affinity."""
     ended: Why | None = None
@@ -70,6 +72,7 @@ class SessionTable:
         self.dropped = 0
         self._on_unpin = on_unpin
         self._live = 0
+        self._weight = 0  # of the live pins
         self._remains = 0  # pins of draining replicas, counted off already
         self._idle = _ring()
         self._busy = _ring()
@@ -98,8 +101,16 @@ class SessionTable:
                 return None
         return pin
 
-    def open(self, session: str, replica: Replica, now: float) -> Pin:
-        """Pin a session for which `find` has just returned None, with one request in flight."""
+    def is_heavy(self, size: int) -> bool | None:
+        """Tell whether a request of so many bytes is more than what live pins were made by on average, or less.
+
+        None if it is about the same, or there is nothing to compare it with.
+        """
+        more = size * self._live - self._weight
+        return None if -self._weight <= 10 * more <= self._weight else more > 0
+
+    def open(self, session: str, replica: Replica, now: float, size: int = 0) -> Pin:
+        """Pin a session for which `find` has just returned None, with one request in flight, of `size` bytes."""
         if self._remains:
             self._clean_shard()
         while self._live >= self.capacity:
@@ -113,10 +124,12 @@ class SessionTable:
             self._forget(victim, _EVICTED)
         root = self._busy
         last = root.before
-        pin = Pin(session, replica, now, 1, last, root)
+        pin = Pin(session, replica, now, 1, last, root, size)
         last.after = root.before = self._shards[hash(session) & self._mask][session] = pin
         self._live += 1
+        self._weight += size
         replica.pins += 1
+        replica.weight += size
         return pin
 
     def begin(self, pin: Pin, replica: Replica, now: float) -> None:
@@ -125,7 +138,9 @@ class SessionTable:
         if replica is not left:
             pin.replica = replica
             replica.pins += 1
+            replica.weight += pin.size
             left.pins -= 1
+            left.weight -= pin.size
             if self._on_unpin is not None:
                 self._on_unpin(left)
         pin.inflight += 1
@@ -140,11 +155,11 @@ class SessionTable:
             pin.last = now
             _append(self._busy if inflight > 1 else self._idle, pin)
 
-    def pin(self, session: str, replica: Replica, now: float) -> Pin:
-        """Pin the session to the replica, wherever it was, with one more request in flight."""
+    def pin(self, session: str, replica: Replica, now: float, size: int = 0) -> Pin:
+        """Pin the session to the replica, wherever it was, with one more request in flight, of `size` bytes."""
         pin = self.find(session, now)
         if pin is None:
-            return self.open(session, replica, now)
+            return self.open(session, replica, now, size)
         self.begin(pin, replica, now)
         return pin
 
@@ -152,7 +167,8 @@ class SessionTable:
         """Drop all pins of a replica that will get no more; return how many."""
         count = replica.pins
         replica.dropped = True
-        replica.pins = 0
+        self._weight -= replica.weight
+        replica.pins = replica.weight = 0
         self._live -= count
         self._remains += count
         self.dropped += count
@@ -196,7 +212,9 @@ class SessionTable:
             return
         pin.ended = why
         self._live -= 1
+        self._weight -= pin.size
         replica.pins -= 1
+        replica.weight -= pin.size
         if self._on_unpin is not None:
             self._on_unpin(replica)
 

@@ -218,10 +218,11 @@ class Exchange:
 
     def _place(self, session: str | None, now: float) -> None:
         proxy = self._proxy
+        size = self.received if self._body_complete else self.head.length
         try:
             if self.head.method == _POST:
                 self.session = session = session or proxy.mint()
-                self.lease = lease = proxy.routing.place(session, now)
+                self.lease = lease = proxy.routing.place(session, now, max(size, 0))
             else:
                 self.lease = lease = proxy.routing.peek(session, now)
         except NoReplica as error:
@@ -230,7 +231,6 @@ class Exchange:
             return
         self.placed = now
         # What cannot be sent a second time must not go out on a connection the replica may have closed.
-        size = self.received if self._body_complete else self.head.length
         upstream = proxy.pool.take(lease.replica) if 0 <= size <= _HOLD else None
         if upstream is None:
             self._connecting = proxy.spawn(self._connect())
