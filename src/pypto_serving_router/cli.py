@@ -48,10 +48,20 @@ for --session-ttl. The command line wins. S stands for seconds."""
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit status."""
+    open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.exit(_status(args))
+
+
+def open_missing_streams() -> None:
+    """Open what this process was started without: else its first pipe or socket would be taken for stdin or stderr."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            file = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(file, True)  # noqa: FBT003 - has no name
+            setattr(sys, name, os.fdopen(file, mode))
 
 
 def _status(args: Sequence[str] | None) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import resource
+import shlex
 import signal
 import socket
 from hashlib import blake2b
@@ -15,6 +16,8 @@ import h11
 import pytest
 from tests.support.client import chat
 from tests.support.fleet import sim_host
+from tests.support.ports import free_port
+from tests.support.processes import installed
 from tests.support.talk import CHAT, held, post
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire
@@ -68,6 +71,24 @@ def test_ipv6_on_both_sides(
         fields = json.loads(wire.read_answer("POST").body)["headers"]
     assert ["Host", f"[::1]:{sim.port}"] in fields
     assert ["X-Forwarded-For", "::1"] in fields
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_it_works_without_standard_streams(harness: Harness, closed: str) -> None:
+    """Started with stdin, stdout or stderr closed it launches, serves and ends as ever (spec 7.2, 7.11, 1.4)."""
+    script = harness.folder / "start"
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(installed("pypto-serving-router"))} "$@" {closed}\n')
+    script.chmod(0o700)
+    port = free_port()
+
+    router = harness.start_router({"hosts": [sim_host()]}, f"--port={port}", executable=str(script), wait=False)
+    wait_until(lambda: not _is_refused(port), what="a router that listens")
+    router.url = f"http://127.0.0.1:{port}"
+    router.wait_ready(1)
+    router.signal(signal.SIGTERM)
+
+    assert router.wait() == 0
+    assert "2>" in closed or router.log_events("stopped", confirmed=True)
 
 
 # --- what is logged of a request -----------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -58,6 +59,25 @@ def test_options_in_the_log(harness: Harness) -> None:
     assert sim.stderr.splitlines() == [
         "[simulation] PYPTO_PROG_BUILD_DIR is /scratch/b; nothing is built in a simulation"
     ]
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_it_works_without_standard_streams(closed: str) -> None:
+    """Started with stdin, stdout or stderr closed it serves and ends as ever (spec 10)."""
+    port = free_port()
+    command = [installed("pypto-serving-sim"), "--model", "m", "--host", "127.0.0.1", "--port", str(port)]
+
+    with subprocess.Popen(["sh", "-c", f'exec "$0" "$@" {closed}', *command]) as sim:
+        wait_until(lambda: is_open(port), what="a replica that listens")
+        assert request(f"http://127.0.0.1:{port}/health").status == 200
+        sim.terminate()
+
+    assert sim.returncode == 0
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as trial:
+        return trial.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.parametrize(

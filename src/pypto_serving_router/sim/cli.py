@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 import click
@@ -184,6 +185,16 @@ def log(text: str) -> None:
     click.echo(f"[simulation] {text}", err=True)
 
 
+def open_missing_streams() -> None:
+    """Open what this process was started without: else its first pipe or socket would be taken for stdin or stderr."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            file = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(file, True)  # noqa: FBT003 - has no name
+            setattr(sys, name, os.fdopen(file, mode))
+
+
 def main() -> None:
     """Run the command."""
+    open_missing_streams()
     command(prog_name=command.name)
