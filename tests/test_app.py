@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from tests.support.sim import Sim
 
 
+def has_ipv6() -> bool:
+    with suppress(OSError), socket.socket(socket.AF_INET6) as trial:
+        trial.bind(("::1", 0))
+        return True
+    return False
+
+
 # --- where it listens ----------------------------------------------------------------------------
 
 
@@ -38,6 +45,22 @@ def test_an_address_is_bound_and_shown_as_a_url() -> None:
         port = sockets[0].getsockname()[1]
         assert port > 0
         assert {_url(sock) for sock in sockets} <= {f"http://127.0.0.1:{port}", f"http://[::1]:{port}"}
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["::", "0::0"])
+def test_every_address_is_that_of_both_families(host: str) -> None:
+    """`::` takes clients over IPv4, too, whose address is not written as IPv6 (spec 1.2, 4.8)."""
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(sock) for sock in _bind(host, 0)]
+        port = sockets[0].getsockname()[1]
+        assert [_url(sock) for sock in sockets] == [f"http://[::]:{port}", f"http://0.0.0.0:{port}"]
+        for sock, client in zip(sockets, ("::1", "127.0.0.1"), strict=True):
+            sock.listen()
+            opened.enter_context(socket.create_connection((client, port), timeout=5))
+            accepted, peer = sock.accept()
+            opened.enter_context(accepted)
+            assert peer[0] == client
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import uvloop
 from pypto_serving_router import process
 from pypto_serving_router.admin.routes import Admin
 from pypto_serving_router.admin.wall_clock import WallClock
-from pypto_serving_router.config.load import Plan, resolve
+from pypto_serving_router.config.load import Plan, canonical, resolve
 from pypto_serving_router.core.ids import HostId
 from pypto_serving_router.core.routing import Routing
 from pypto_serving_router.core.session_sources import SessionSources
@@ -51,6 +51,7 @@ ORDERLY: Final = 0
 UNCONFIRMED: Final = 3
 """Exit status where an owned replica may still run."""
 
+_ALL_IPV4: Final = "0.0.0.0"  # noqa: S104 - a fleet is for other machines
 _BACKLOG: Final = 4096  # connections that wait to be accepted; a burst of clients must not be refused
 _SWEEP: Final = 0.5  # seconds between two looks at every deadline; the longest of them is a fraction late
 _LAST_WORDS: Final = 1.0  # seconds for the log to be written at a sudden end
@@ -360,10 +361,18 @@ def _tls_context(ca_file: str | None) -> ssl.SSLContext:
 
 
 def _bind(host: str, port: int) -> list[socket.socket]:
-    """Take the address to listen on, before anything is launched for clients who could never come."""
+    """Take the addresses to listen on, before anything is launched for clients who could never come.
+
+    `::` is all of this machine's, but its socket is for IPv6 alone, so that clients' IPv4 addresses stay as they are.
+    """
     sockets: list[socket.socket] = []
+    names = [host, _ALL_IPV4] if canonical(host) == "::" else [host]
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = [
+            address
+            for name in names
+            for address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        ]
         for family, kind, protocol, _, address in dict.fromkeys(found):
             sock = socket.socket(family, kind, protocol)
             sockets.append(sock)

@@ -244,7 +244,12 @@ class Settings(Struct, frozen=True, kw_only=True):
             extra={"metavar": "FILE"},
         ),
     ] = None
-    host: Annotated[Line, Meta(description="The address to listen on.", extra={"metavar": "ADDRESS"})] = "0.0.0.0"  # noqa: S104 - clients are on other machines
+    host: Annotated[
+        Line,
+        Meta(
+            description="The address to listen on; `::` is every address, IPv4 and IPv6.", extra={"metavar": "ADDRESS"}
+        ),
+    ] = "0.0.0.0"  # noqa: S104 - clients are on other machines
     port: Annotated[
         int, Meta(ge=0, le=65535, description="The port to listen on; 0 picks a free one.", extra={"metavar": "PORT"})
     ] = 8000
