@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import socket
 import ssl
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +58,7 @@ _BACKLOG: Final = 4096  # connections that wait to be accepted; a burst of clien
 _SWEEP: Final = 0.5  # seconds between two looks at every deadline; the longest of them is a fraction late
 _LAST_WORDS: Final = 1.0  # seconds for the log to be written at a sudden end
 _QUIET: Final = 10.0  # seconds between two records of the same trouble
+_REMINDER: Final = 10.0  # seconds between two records of what an orderly stop waits for
 _SWEPT_PINS: Final = 2000  # pins removed in one turn of the loop: about 1 ms
 
 
@@ -218,15 +221,23 @@ class App:
         return confirmed
 
     async def _last_requests(self) -> None:
-        try:
-            async with asyncio.timeout(self._settings.drain_timeout):
-                await self._frontend.empty.wait()
-        except TimeoutError:
-            self._log.warning("requests cut off", requests=len(self._frontend.handlers()))
+        """Let requests end for as long as a drain may take, and tell now and then that they are waited for."""
+        left = self._settings.drain_timeout
+        until, pause = time.monotonic() + left, min(_REMINDER, left / 4)
+        while not self._frontend.empty.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(pause, left)):
+                    await self._frontend.empty.wait()
+                    return
+            left, requests = until - time.monotonic(), len(self._frontend.handlers())
+            if left <= 0:
+                self._log.warning("requests cut off", requests=requests)
+                return
+            self._log.info("waiting for requests", requests=requests, seconds_left=math.ceil(left))
 
     def _on_signal(self, number: signal.Signals) -> None:
         if not self._stop.is_set():
-            self._log.info("stopping", signal=number.name)
+            self._log.info("stopping", signal=number.name, requests=len(self._frontend.handlers()))
             self._stop.set()
             return
         left = [slot.id for slot in self._fleet.slots if slot.taken]

@@ -190,8 +190,11 @@ def test_sigterm_lets_a_stream_finish(start_sim: Callable[..., Sim], start_route
 def test_sigterm_cuts_what_outlasts_the_drain(
     start_sim: Callable[..., Sim], start_router: Callable[..., Router]
 ) -> None:
-    """X18: After `--drain-timeout` what is still under way is cut, and not mistaken for whole (spec 7.8, 4.6)."""
-    router = start_router([start_sim()], "--drain-timeout", "0.3")
+    """X18: After `--drain-timeout` what is still under way is cut, and not mistaken for whole (spec 7.8, 4.6).
+
+    Meanwhile the log tells what is waited for.
+    """
+    router = start_router([start_sim()], "--drain-timeout", "0.6")
 
     with held(router) as requests:
         router.signal(signal.SIGINT)
@@ -199,6 +202,8 @@ def test_sigterm_cuts_what_outlasts_the_drain(
         requests[0].wire.read_to_end()
 
     assert not requests[0].wire.received.endswith(b"0\r\n\r\n")
+    assert router.log_events("stopping", requests=1)
+    assert router.log_events("waiting for requests", requests=1, seconds_left=1)
     assert router.log_events("requests cut off")[0]["requests"] == 1
 
 

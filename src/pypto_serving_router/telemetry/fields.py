@@ -60,7 +60,8 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         "remedy": "What would help.",
         "confirmed": "Whether every stop was confirmed.",
         "left_running": "The slots whose replicas still run, or may.",
-        "requests": "How many requests were cut off.",
+        "requests": "How many requests are waited for, or were cut off.",
+        "seconds_left": "For how long they are waited for, at most.",
         "logger": "Which library says so, if it is not the router itself.",
         "exception": "The traceback, where something happened that should not have.",
     }
