@@ -136,8 +136,8 @@ pypto-serving --model MODEL --devices D,... --host ADDRESS --port PORT
 ## Rules between entries
 
 - Names of replicas and slots differ from one another, and so do names of hosts.
-- No two slots, and no slot and static replica, are at one address and port.
-  `localhost` is `127.0.0.1`.
+- No two slots or static replicas are at one address and port.
+  `localhost` is `127.0.0.1`, upper case is lower case, and each spelling of an IP address is that address.
 - No device of a machine is in two groups.
   Hosts with the same `ssh` destination, or the same `address`, are one machine.
 - The port of every slot is at most 65535.

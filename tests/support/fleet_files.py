@@ -32,7 +32,7 @@ REFUSALS: list[tuple[str, dict[str, Any], str, str]] = [
     ("a port in the host", {"replicas": [replica(host="a:1")]}, "replicas[0].host", "no scheme, port"),
     ("an option for a host", {"replicas": [replica(host="-a")]}, "replicas[0].host", "starts with `-`"),
     ("wrong scheme", {"replicas": [replica(scheme="ftp")]}, "replicas[0].scheme", "`http` or `https`"),
-    ("no name to derive", {"replicas": [replica(host="a" * 200)]}, "replicas[0].name", "is required"),
+    ("no name to derive", {"replicas": [replica(host="a.b" * 50)]}, "replicas[0].name", "is required"),
     ("ca_file without TLS", {"replicas": [replica(ca_file="/ca")]}, "replicas[0].ca_file", "`https`"),
     ("no such user", {"replicas": [replica(scheme="https", ca_file="~no-such-user/ca")]}, "replicas[0].ca_file", "`~`"),
     # spec 2.3
@@ -75,7 +75,12 @@ REFUSALS: list[tuple[str, dict[str, Any], str, str]] = [
     ("placeholder in stop", {"hosts": [host(stop_command=["{x}"])]}, "hosts[0].stop_command[0]", "{x}"),
     ("placeholder in log_dir", {"hosts": [host(log_dir="/{x}")]}, "hosts[0].log_dir", "{x}"),
     # spec 2.6
-    ("replica name twice", {"replicas": [replica(), replica()]}, "replicas[1].name", "used by replicas[0].name"),
+    (
+        "replica name twice",
+        {"replicas": [replica(), replica(name="10.0.0.2:8001", port=8002)]},
+        "replicas[1].name",
+        "used by replicas[0].name",
+    ),
     (
         "host name twice",
         {"hosts": [host(name="a"), host(name="a", ssh="b")]},
@@ -100,6 +105,26 @@ REFUSALS: list[tuple[str, dict[str, Any], str, str]] = [
         "hosts[0].devices[0]",
         "port 8001 of 127.0.0.1 is already used by replicas[0]",
     ),
+    (
+        "one server twice",
+        {"replicas": [replica(host="localhost"), replica(host="localhost")]},
+        "replicas[1]",
+        "port 8001 of localhost is already used by replicas[0]",
+    ),
+    (
+        "one server under two names",
+        {"replicas": [replica(name="a", host="LOCALHOST"), replica(name="b", host="127.0.0.1")]},
+        "replicas[1]",
+        "port 8001 of 127.0.0.1 is already used by replicas[0]",
+    ),
+    (
+        "two spellings of one server",
+        {"replicas": [replica(name="a", host="2001:DB8:0::7"), replica(name="b", host="2001:db8::7")]},
+        "replicas[1]",
+        "port 8001 of 2001:db8::7 is already used by replicas[0]",
+    ),
+    ("numbers that are no address", {"replicas": [replica(host="256.1.1.1")]}, "replicas[0].host", "neither a host"),
+    ("an empty label", {"hosts": [host(address="a..b")]}, "hosts[0].address", "neither a host name nor an IP address"),
     (
         "two slots at one address",
         {"hosts": [host(devices=[1]), host(devices=[0], port_base=8002)]},

@@ -15,7 +15,9 @@ from pypto_serving_router.core.lines import is_ordinary
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})")
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST_NAME = re.compile(rf"(?=.{{1,254}}\Z)({_LABEL}\.)*(?!(\d+|0[xX][\da-fA-F]*)\.?\Z){_LABEL}\.?", re.ASCII)
+"""The last label is no number: resolvers read such a name as an IPv4 address in one of its old spellings."""
 # What OpenSSH itself refuses in a destination, because it may reach a shell through its configuration.
 _SSH_HOSTILE = re.compile(r"""[\s'"`$;&<>|(){},\\]""")
 
@@ -50,7 +52,7 @@ def address(text: str) -> str | None:
     """A host name or an IP address, without scheme, port or path."""
     if text.startswith("-"):
         return "starts with `-`, as an option would; a host name or an IP address is allowed"
-    if is_ipv6(text) or _HOST_NAME.fullmatch(text):
+    if is_ip(text) or _HOST_NAME.fullmatch(text):
         return None
     return line(text) or "is neither a host name nor an IP address (no scheme, port, path or brackets belong here)"
 
@@ -91,12 +93,13 @@ def session_header(text: str) -> str | None:
     return None
 
 
-def is_ipv6(text: str) -> bool:
-    """Whether this is an IPv6 address, without brackets or a zone, which no Host header can carry."""
+def is_ip(text: str) -> bool:
+    """Whether this is an IP address, without brackets or a zone, which no Host header can carry."""
     try:
-        return ipaddress.ip_address(text).version == 6 and "%" not in text
+        ipaddress.ip_address(text)
     except ValueError:
         return False
+    return "%" not in text
 
 
 def nearest(text: str, known: list[str]) -> str:

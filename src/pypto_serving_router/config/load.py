@@ -99,11 +99,13 @@ class _Rules:
 
     def _replica(self, replica: Draft, place: str) -> None:
         host, port = replica["host"], replica["port"]
-        if INVALID not in (host, port):
-            self._listeners.setdefault((canonical(host), port), place)
-        if "name" not in replica:
+        twice = INVALID not in (host, port) and not self._claim(
+            self._listeners, [(canonical(host), port)], place, f"port {port} of {host}"
+        )
+        named = "name" in replica
+        if not named:
             replica["name"] = self._default_name(host, port, place)
-        if replica["name"] is not INVALID:
+        if replica["name"] is not INVALID and (named or not twice):  # who is listed twice is refused once
             self._claim(self._replica_names, [replica["name"]], f"{place}.name", f"the name {replica['name']}")
         self._expand_home(replica, "ca_file", place)
         if replica["ca_file"] is not None and replica["scheme"] == "http":
