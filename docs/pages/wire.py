@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 from tests.contract import wire_answers, wire_connections, wire_framing, wire_requests
 from tests.support.exchange_table import quoted
 
+from pypto_serving_router.proxy.client import Limits
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -20,6 +22,8 @@ CHAPTERS: Final[Mapping[str, tuple[str | None, Sequence[Case]]]] = {
     "Answers": (wire_answers.__doc__, wire_answers.CASES),
     "Connections": (wire_connections.__doc__, wire_connections.CASES),
 }
+
+LIMITS: Final = Limits()
 
 _ENDINGS: Final = {"open": "open", "fin": "ended", "rst": "reset"}
 
@@ -53,8 +57,12 @@ the router's own errors have the last two once a replica was chosen, and none wh
 
 With 400, and the end of the connection: two lengths, a length beside chunks, folded lines, bare CR or LF, control
 characters, a malformed chunk, chunks in HTTP/1.0, a missing or second `Host`, a target with a fragment.
-With 431: a head above 64 KiB or 128 fields; with 413: a body above the limit; \
-with 408: a head or a body that is too slow.
+With 431: a head above 64 KiB or 128 fields; with 413: a body above the limit.
+With 408: a head that is not whole {LIMITS.head_timeout:g} s after its first byte, however steadily it comes; and a \
+body of which nothing comes for {LIMITS.body_timeout:g} s.
+A body that trickles is not refused for its rate; `--request-timeout` bounds the whole exchange.
+A connection on which no request begins is closed without an answer: a new one after {LIMITS.head_timeout:g} s, a kept \
+one after {LIMITS.idle_timeout:g} s.
 
 ## Ends
 

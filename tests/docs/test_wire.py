@@ -28,6 +28,14 @@ ASKED = "goes on, without `TE: x`"
 ANSWERED = "200, with a new `X-Session-Id`"
 
 
+def test_the_limits_of_slow_requests_are_on_the_page() -> None:
+    """A head has its time as a whole, a body from one piece to the next (spec 4.10)."""
+    page = PAGE["behaviour"]()
+
+    assert "a head that is not whole 15 s after its first byte" in page
+    assert "a body of which nothing comes for 30 s" in page
+
+
 def test_every_exchange_is_on_the_page() -> None:
     """No table of exchanges and none of its exchanges is left out (spec 9)."""
     tables = {path.stem for path in (ROOT / "tests/contract").glob("wire_*.py")}

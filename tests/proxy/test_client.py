@@ -285,6 +285,7 @@ def test_a_head_that_comes_too_slowly(rig: Rig) -> None:
 
     assert codes(client) == [408]
     assert (client.half_closed, rig.refused) == (True, [408])
+    assert b"the request's head was not whole after 15 s" in client.got
 
 
 def test_the_head_of_a_later_request_is_held_to_the_same(rig: Rig) -> None:
@@ -361,6 +362,7 @@ def test_a_body_that_stops_coming(rig: Rig, start: bytes) -> None:
 
     assert codes(client) == [408]
     assert rig.outcomes == [("refused", 408)]
+    assert b"nothing of the request's body came for 30 s" in client.got
     assert read_response(client.got).values(b"x-session-id")
     assert all(wire.lost for wire in rig.upstreams)
 

@@ -265,9 +265,11 @@ class ClientConnection(asyncio.Protocol):
             if now >= handler.due:
                 handler.expire()
             elif state == _BODY:
-                handler.body_failed(answers.error(408, "request_timeout", "the request's body came too slowly"))
+                gap = f"nothing of the request's body came for {self._frontend.limits.body_timeout:g} s"
+                handler.body_failed(answers.error(408, "request_timeout", gap))
         elif state == _IDLE and self._partial:
-            self._refuse(RequestError(408, "request_timeout", "the request's head came too slowly"))
+            late = f"the request's head was not whole after {self._frontend.limits.head_timeout:g} s"
+            self._refuse(RequestError(408, "request_timeout", late))
         else:
             unsent = self.transport.get_write_buffer_size()
             if unsent and unsent != self._unsent:  # it is slow, but it reads
