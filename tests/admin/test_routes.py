@@ -189,6 +189,7 @@ def test_launch(router: Router, body: bytes, asked: tuple[str | None, str | None
     "body",
     [
         b"node1", b"[]", b"null", b'"node1"', b"{", b'{"slot": 1}', b'{"hosts": "node1"}', b'{"slot": ["a"]}',
+        b'{"slot": "a", "slot": "b"}', b'{"slot": "\\ud800"}',
         b'{"slot": "a", "host": "b"}', b"\xff", b'{"slot": "\xff"}', b"[" * 60_000, b'{"x": ' + b"[" * 60_000, b"{} {}",
     ],
 )  # fmt: skip
@@ -199,6 +200,33 @@ def test_launch_body(router: Router, body: bytes) -> None:
     assert status == 400
     assert_error(answer, "invalid_body")
     assert router.fleet.asked == []
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"slot": 1}', "slot: found 1; allowed is text that is not empty"),
+        (b"[]", "found an array; allowed is an object"),
+        (b'{"slots": "a"}', "slots: is not a known key; did you mean `slot`?"),
+        (
+            b'{"a": 1, "host": ""}',
+            'a: is not a known key; known are `slot`, `host`; host: found ""; allowed is text that is not empty',
+        ),
+        (b"{", "body:1:2: is not JSON: Expecting property name enclosed in double quotes"),
+    ],
+)
+def test_launch_body_in_words(router: Router, body: bytes, told: str) -> None:
+    """What is wrong with the body is said as it is of a fleet file (spec 6.3, 1.5)."""
+    _, answer = router.json("POST", "/replicas", body)
+
+    assert answer["error"]["message"] == f'the body is not {{"slot": NAME}} or {{"host": NAME}}: {told}'
+
+
+def test_launch_body_that_goes_on(router: Router) -> None:
+    """A body of thousands of mistakes is refused as a whole (spec 6.3, 4.10)."""
+    _, answer = router.json("POST", "/replicas", json.dumps(dict.fromkeys(map(str, range(5000)), 0)).encode())
+
+    assert answer["error"]["message"] == "the body is longer than it takes to name a slot or a host"
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,12 @@ from urllib.parse import parse_qs, unquote_to_bytes
 import msgspec
 
 from pypto_serving_router.admin import access, pages, views
+from pypto_serving_router.config.document import INVALID, check, parse
+from pypto_serving_router.config.model import Line  # noqa: TC001 - msgspec reads it at run time
 from pypto_serving_router.core.answer import Answer, document, error
 from pypto_serving_router.core.ids import HostId, ReplicaId, SlotId
 from pypto_serving_router.errors import (
+    ConfigError,
     LaunchFailed,
     PoolFull,
     RequestError,
@@ -52,6 +55,7 @@ MAX_DECISIONS: Final = 100
 DEFAULT_DECISIONS: Final = 20
 
 _REPLICAS: Final = b"replicas"
+_MAX_WHERE: Final = 4096  # bytes; all that is wrong with so many is told within milliseconds
 _REFUSALS_EVERY: Final = 60.0  # seconds between two records of refused requests
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -75,8 +79,8 @@ class Fleet(Protocol):
 class _Where(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `POST /replicas`."""
 
-    slot: str | None = None
-    host: str | None = None
+    slot: Line | None = None
+    host: Line | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +285,16 @@ def _text(name: bytes) -> str:
 def _read_where(body: bytes) -> _Where:
     if not body.strip():
         return _Where()
+    if len(body) > _MAX_WHERE:
+        raise RequestError(400, "invalid_body", "the body is longer than it takes to name a slot or a host")
     try:
-        where = msgspec.json.decode(body, type=_Where)
-    except msgspec.DecodeError as problem:
-        raise RequestError(
-            400, "invalid_body", f'the body is not {{"slot": NAME}} or {{"host": NAME}}: {problem}'
-        ) from None
+        draft, problems = check(parse(body, "body"), _Where)
+    except ConfigError as wrong:
+        draft, problems = INVALID, list(wrong.problems)
+    if draft is INVALID or problems:
+        told = "; ".join(map(str, problems))
+        raise RequestError(400, "invalid_body", f'the body is not {{"slot": NAME}} or {{"host": NAME}}: {told}')
+    where = _Where(**draft)
     if where.slot is not None and where.host is not None:
         raise RequestError(400, "invalid_body", "the body names both a slot and a host; one of them is enough")
     return where
