@@ -591,9 +591,9 @@ def test_probes_over_tls(run: Run, authority: trustme.CA) -> None:
             mistaken = await Watching(timeout=0.3).first(at(plain.port), trusting)
 
         assert not stranger.healthy
-        assert (stranger.error or "").startswith("certificate refused: ")
+        assert (stranger.error or "").startswith("its certificate is not good: ")
         assert not misnamed.healthy
-        assert (misnamed.error or "").startswith("certificate refused: ")
+        assert (misnamed.error or "").startswith("its certificate is not good: ")
         assert not mistaken.healthy
         assert mistaken.error
 

@@ -258,6 +258,28 @@ def test_a_replica_that_does_not_speak_tls(world: World) -> None:
     assert "0.5 s" in str(world.refusal(world.replica("127.0.0.1", scheme="https")))
 
 
+def test_a_replica_that_speaks_http_instead(world: World) -> None:
+    """spec 4.9, 1.5: what is wrong is told in words, not in OpenSSL's."""
+    world.tls["r"] = trusting(trustme.CA())
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async def start() -> asyncio.Server:
+        return await asyncio.start_server(refuse, "127.0.0.1", 0)
+
+    server = world.run(start())
+    try:
+        error = world.refusal(world.replica("127.0.0.1", server.sockets[0].getsockname()[1], scheme="https"))
+    finally:
+        server.close()
+        world.run(server.wait_closed())
+
+    assert str(error).endswith(": it does not speak https")
+
+
 def test_https_is_never_spoken_in_the_clear(world: World) -> None:
     """spec 4.9: where it is not known whom to trust, nothing is connected to."""
     with pytest.raises(KeyError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,8 @@ def test_a_log_is_bytes(start_upstream: Callable[..., RawUpstream]) -> None:
     [
         (then_close(b""), "the connection was closed without an answer"),
         (then_reset(), "Connection reset by peer"),
-        (then_close(b"SSH-2.0-OpenSSH_9.2\r\n"), "what answers there does not speak HTTP"),
+        (then_close(b"SSH-2.0-OpenSSH_9.2\r\n"), "it does not speak http"),
+        (then_close(b"\x15\x03\x01\x00\x02\x02\x28"), "it speaks https, not http"),
         (then_close(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"), "the answer was cut off"),
         (answer(b"<html>"), "what answers there is not a router"),
         (answer(b"[]"), "what answers there is not a router"),
@@ -210,6 +212,29 @@ def test_https(start_upstream: Callable[..., RawUpstream], monkeypatch: pytest.M
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     assert Client(router.url).fleet() == EVERYTHING
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it does not speak https"),
+        (b"\x15\x03\x01\x00\x02\x02\x28", "no TLS with it: .*handshake failure"),
+        (b"", "the connection was closed without an answer"),
+    ],
+)
+def test_what_is_not_https(first: bytes, why: str) -> None:
+    """A server of another kind is told in words, not in those of a library (spec 1.5)."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+        thread.submit(_answer_once, server, first)
+        with pytest.raises(RouterUnreachable, match=f"can't be asked: {why}; --url"):
+            Client(f"https://127.0.0.1:{server.getsockname()[1]}").fleet()
+
+
+def _answer_once(server: socket.socket, data: bytes) -> None:
+    connection, _ = server.accept()
+    with connection:
+        assert connection.recv(65536)
+        connection.sendall(data)
 
 
 @pytest.mark.parametrize(

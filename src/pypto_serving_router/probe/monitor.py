@@ -14,6 +14,8 @@ import re
 import ssl
 from typing import TYPE_CHECKING, Final, cast
 
+from pypto_serving_router.telemetry.text import tls_trouble
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -223,6 +225,6 @@ class _Answer(asyncio.Protocol):
 def _describe(failure: Exception) -> str:
     if isinstance(failure, ConnectionRefusedError):
         return "connection refused"
-    if isinstance(failure, ssl.SSLCertVerificationError):
-        return f"certificate refused: {failure.verify_message}"
+    if isinstance(failure, ssl.SSLError):
+        return tls_trouble(failure)
     return str(failure) or type(failure).__name__

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ssl
 from typing import TYPE_CHECKING, Final
 
 from pypto_serving_router.errors import ConnectFailed, OutOfDescriptors
 from pypto_serving_router.proxy.upstream import UpstreamConnection
+from pypto_serving_router.telemetry.text import tls_trouble
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Mapping
 
     from pypto_serving_router.core.balancer import Replica
@@ -77,7 +78,8 @@ class ConnectionPool:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise OutOfDescriptors("this router has no file descriptor left for a connection") from error
             refused = isinstance(error, ConnectionRefusedError)
-            raise ConnectFailed(f"no connection to {replica.url}: {error}", refused=refused) from error
+            why = tls_trouble(error) if isinstance(error, ssl.SSLError) else error
+            raise ConnectFailed(f"no connection to {replica.url}: {why}", refused=refused) from error
         except UnicodeError as error:  # a part of the name is empty or too long
             raise ConnectFailed(f"no connection to {replica.url}: {error}") from error
         finally:

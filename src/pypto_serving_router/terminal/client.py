@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from pypto_serving_router.errors import RouterRefused, RouterUnreachable
-from pypto_serving_router.telemetry.text import one_line
+from pypto_serving_router.telemetry.text import one_line, tls_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +24,9 @@ BY_HOST: Final = 120.0
 """Seconds for what a host is asked for: a login over ssh may take half a minute, and others may be before us."""
 
 WHERE: Final = "--url or PYPTO_ROUTER_URL says where the router is"
+
+_TLS_ALERT: Final = "\x15\x03"
+"""How TLS answers what is not TLS, as text."""
 
 HINTS: Final = {
     "unknown_slot": "`status` shows the free ones",
@@ -171,16 +174,16 @@ def trouble(url: str) -> str | None:
 
 def _reason(error: Exception) -> str:
     match error:
-        case ssl.SSLCertVerificationError():
-            return f"its certificate is not good: {error.verify_message}"
-        case http.client.RemoteDisconnected():
+        case http.client.RemoteDisconnected() | ssl.SSLEOFError():
             return "the connection was closed without an answer"
+        case ssl.SSLError():
+            return tls_trouble(error)
         case UnicodeError():
             return "its name is none that can be looked up"
         case http.client.IncompleteRead():
             return "the answer was cut off"
         case http.client.HTTPException():
-            return "what answers there does not speak HTTP"
+            return "it speaks https, not http" if str(error).startswith(_TLS_ALERT) else "it does not speak http"
         case socket.gaierror() | OSError(strerror=str()):
             return str(error.strerror)
         case _:
