@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 import pytest
 from tests.terminal.conftest import Desk, FakeRouter
 
-from pypto_serving_router.errors import LaunchFailed, TransportError
+from pypto_serving_router.errors import LaunchFailed, RouterRefused, TransportError
 from pypto_serving_router.terminal import launch
+from pypto_serving_router.terminal.background import Background
 
 if TYPE_CHECKING:
     from pypto_serving_router.terminal.client import Client
@@ -43,6 +45,34 @@ def test_one_place_only(desk: Desk) -> None:
     assert router.asked == []
 
 
+def test_what_cannot_be_launched(desk: Desk) -> None:
+    """Nothing is said of a launch that there is not (spec 6.3, 1.5)."""
+    router = FakeRouter()
+    router.errors["launch"] = RouterRefused(404, "unknown_slot", "there is no slot nope")
+
+    with pytest.raises(RouterRefused, match="no slot nope"):
+        run(desk, router, slot="nope")
+
+    assert desk.err.lines == []
+
+
+def test_a_host_that_takes_its_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a moment it is shown what is waited for (spec 9)."""
+    monkeypatch.setattr(launch, "LOOK_EVERY", 0.01)
+    router = FakeRouter()
+    answered, at_once = threading.Event(), router.launch
+
+    def launch_slowly(where: dict[str, str]) -> dict[str, Any]:
+        assert answered.wait(10)
+        return at_once(where)
+
+    router.launch = launch_slowly  # type: ignore[method-assign]
+    monkeypatch.setattr(desk.err, "flush", answered.set)
+
+    assert run(desk, router) == 0
+    assert desk.err.lines == ["launching a replica (its host is being asked)"]
+
+
 def test_waiting(terminal: Desk) -> None:
     """Until the replica is ready, how long it has been and what it says last are shown (spec 9)."""
     router = FakeRouter()
@@ -73,7 +103,7 @@ def test_a_log_that_cannot_be_read_now(desk: Desk) -> None:
     desk.at = lambda passed: router.rows[0].update(phase="ready") if passed > 6 else None
 
     assert run(desk, router, wait=True) == 0
-    assert "node-d1 is starting (5 s)" in desk.err.lines
+    assert desk.err.lines == ["node-d1 is starting (0 s)"]
 
 
 def test_a_replica_that_ends(desk: Desk) -> None:
@@ -123,7 +153,7 @@ def test_a_replica_that_fails_at_once(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("launched", [True, False])
-def test_interrupted(terminal: Desk, launched: bool) -> None:
+def test_interrupted(terminal: Desk, launched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever stops waiting is told what goes on, on a line of its own (spec 9)."""
     router = FakeRouter()
 
@@ -132,7 +162,7 @@ def test_interrupted(terminal: Desk, launched: bool) -> None:
 
     terminal.at = interrupt
     if not launched:
-        router.launch = interrupt  # type: ignore[assignment,method-assign] # while the host is being asked
+        monkeypatch.setattr(Background, "answered", interrupt)  # while the host is being asked
 
     with pytest.raises(KeyboardInterrupt):
         run(terminal, router, wait=True)

@@ -8,6 +8,7 @@ import click
 
 from pypto_serving_router.errors import LaunchFailed, RouterError
 from pypto_serving_router.telemetry.text import one_line
+from pypto_serving_router.terminal.background import Background
 from pypto_serving_router.terminal.render import duration
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pypto_serving_router.terminal.console import Console, Progress
 
 LOOK_EVERY: Final = 0.5
-"""Seconds between two looks at the replica."""
+"""Seconds between two looks at the replica, and until there is something to show."""
 LOG_EVERY: Final = 3.0
 """Seconds between two looks at its log, each of which is a command on its host."""
 
@@ -33,10 +34,12 @@ def run(console: Console, client: Client, *, slot: str | None, host: str | None,
     where = {key: name for key, name in (("slot", slot), ("host", host)) if name is not None}
     began = console.now()
     name = ""
+    row: dict[str, Any] = {}
+    asked = Background(lambda: row.update(client.launch(where)))
     try:
         with console.progress() as progress:
-            progress.show("launching a replica", "its host is being asked")
-            row = client.launch(where)
+            while not asked.answered(LOOK_EVERY):  # what can't be launched is refused at once
+                progress.show("launching a replica", "its host is being asked")
             name = row["name"]
             if wait:
                 _wait(console, client, row, progress)
