@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from tests.support.upstream import RawUpstream
 
 pytest_plugins = ["tests.support.no_skip"]
+
+# Whoever starts the tests in the background may have them ignore these, and so would all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A shared machine makes any deadline a coin toss; a gate must not find a new example by chance.
 settings.register_profile("default", deadline=None, print_blob=True)
