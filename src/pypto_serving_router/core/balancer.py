@@ -82,7 +82,7 @@ class Replica:
     Facts given at construction never change. The rest is written by the balancer and the session table only:
     `ready` (health's judgement), `draining` (final; a removed replica is draining, too), `removed`, `available`
     (ready and not draining: the one predicate of routability), `outstanding` requests, live `pins` and their `weight`
-    (the bytes of the requests that made them), whether they were `dropped` (final), `routed` requests in all,
+    (about the bytes of the requests that made them), whether they were `dropped` (final), `routed` requests in all,
     `ever_ready` (a probe has succeeded), `since` (when its phase last changed, on the clock of the caller),
     `last_error`.
     """

@@ -77,7 +77,7 @@ class Routing:
         if lease.pin is not None:
             moved.replica.routed += 1
             seen = glance(moved, lease.replica)
-            moved.pin = self.sessions.pin(lease.pin.session, moved.replica, now, lease.pin.size)
+            moved.pin = self.sessions.pin(lease.pin.session, moved.replica, now)
             self.decisions.note(moved.pin, moved, now, seen, lease.replica)
         return moved
 

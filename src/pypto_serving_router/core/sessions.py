@@ -45,8 +45,6 @@ class Pin(msgspec.Struct, gc=False, eq=False):
     """0 in the idle ring, and once forgotten."""
     before: Pin
     after: Pin
-    size: int = 0
-    """Bytes of the request that made it."""
     hits: int = 0
     """Requests that went to the replica by affinity."""
     ended: Why | None = None
@@ -124,7 +122,7 @@ class SessionTable:
             self._forget(victim, _EVICTED)
         root = self._busy
         last = root.before
-        pin = Pin(session, replica, now, 1, last, root, size)
+        pin = Pin(session, replica, now, 1, last, root)
         last.after = root.before = self._shards[hash(session) & self._mask][session] = pin
         self._live += 1
         self._weight += size
@@ -137,10 +135,10 @@ class SessionTable:
         left = pin.replica
         if replica is not left:
             pin.replica = replica
+            size = _take_share(left)
             replica.pins += 1
-            replica.weight += pin.size
+            replica.weight += size
             left.pins -= 1
-            left.weight -= pin.size
             if self._on_unpin is not None:
                 self._on_unpin(left)
         pin.inflight += 1
@@ -212,11 +210,17 @@ class SessionTable:
             return
         pin.ended = why
         self._live -= 1
-        self._weight -= pin.size
+        self._weight -= _take_share(replica)
         replica.pins -= 1
-        replica.weight -= pin.size
         if self._on_unpin is not None:
             self._on_unpin(replica)
+
+
+def _take_share(replica: Replica) -> int:
+    """Take off a replica's weight what one of its pins has on average: a pin's own would cost 8 bytes of each."""
+    size = replica.weight // replica.pins
+    replica.weight -= size
+    return size
 
 
 def _append(root: Pin, pin: Pin) -> None:
