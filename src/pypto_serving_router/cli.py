@@ -26,6 +26,7 @@ from pypto_serving_router.config.model import Settings
 from pypto_serving_router.config.schema import fleet_schema
 from pypto_serving_router.errors import ConfigError, Problem, RouterError
 from pypto_serving_router.launch.command import slot_command
+from pypto_serving_router.process import open_missing_streams
 from pypto_serving_router.terminal.commands import COMMANDS
 
 if TYPE_CHECKING:
@@ -53,15 +54,6 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.exit(_status(args))
-
-
-def open_missing_streams() -> None:
-    """Open what this process was started without: else its first pipe or socket would be taken for stdin or stderr."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            file = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
-            os.set_inheritable(file, True)  # noqa: FBT003 - has no name
-            setattr(sys, name, os.fdopen(file, mode))
 
 
 def _status(args: Sequence[str] | None) -> int:

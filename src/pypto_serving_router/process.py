@@ -1,4 +1,4 @@
-"""What is set once for the whole process: descriptors, memory, randomness."""
+"""What is set once for the whole process: streams, descriptors, memory, randomness."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import resource
+import sys
 from contextlib import suppress
 from typing import Final
 
@@ -19,6 +20,15 @@ _M_MMAP_THRESHOLD: Final = -3
 _MALLOC: Final = ((_M_MMAP_THRESHOLD, 64 << 20), (_M_TRIM_THRESHOLD, 256 << 20), (_M_TOP_PAD, 16 << 20))
 
 _COLLECTIONS: Final = (700, 10, 100)  # the last is Python's times ten
+
+
+def open_missing_streams() -> None:
+    """Open what this process was started without: else its first pipe or socket would be taken for stdin or stderr."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            file = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(file, True)  # noqa: FBT003 - has no name
+            setattr(sys, name, os.fdopen(file, mode))
 
 
 def keep_memory() -> bool:

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.bench import figures_of
 
 
 def test_routing_stays_within_generous_bounds() -> None:
     """spec 3.7, 3.9, 8: a placement costs microseconds however many the replicas, a pin is small, nothing stalls."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "bench.routing", "--quick", "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    figures = json.loads(ran.stdout)
+    figures = figures_of("bench.routing")
 
     placement = figures["placement, µs"]
     assert all(0 < value < 100 for value in placement.values())

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.bench import figures_of
 
 
 def test_words_in_shared_memory_are_whole() -> None:
     """What the plan rests on: four processes write and read the same pins, and none sees what nobody wrote."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "bench.workers", "--quick", "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    figures = json.loads(ran.stdout)
+    figures = figures_of("bench.workers")
 
     assert figures["four processes on the same words"] == {"look-ups": 800, "wrong answers": 0}
     assert figures["shared memory"]["pins lost to full sets, %"] < 5

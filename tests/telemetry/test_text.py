@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import re
-import ssl
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pypto_serving_router.telemetry.text import begin_record, escape, one_line, tls_trouble, wants_colour, word
+from pypto_serving_router.telemetry.text import begin_record, escape, one_line, wants_colour, word
 
 
 @given(st.text())
@@ -49,24 +48,6 @@ def test_the_beginnings_of_records(level: str) -> None:
     assert len(plain) == 24 + 1 + 7 + 1 + 32 + 1
     assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
     assert coloured != plain
-
-
-@pytest.mark.parametrize(
-    ("heard", "told"),
-    [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it does not speak https"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "it does not speak https"),
-        (b"\x15\x03\x01\x00\x02\x02\x46", "no TLS with it: tlsv1 alert protocol version"),
-    ],
-)
-def test_what_is_wrong_with_tls(heard: bytes, told: str) -> None:
-    """A server that is none of https, or not of ours, is told without OpenSSL's names (spec 1.5)."""
-    server = ssl.MemoryBIO()
-    server.write(heard)
-    with pytest.raises(ssl.SSLError) as caught:
-        ssl.create_default_context().wrap_bio(server, ssl.MemoryBIO(), server_hostname="router").do_handshake()
-
-    assert tls_trouble(caught.value) == told
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ these values. Any other is judged line by line.
 Rules for editors.
 
 1. A form never refuses and never repairs: what it does not know for certain, it leaves to `parse_request`.
-2. A blank's value is held to what `parse_request` would hold it to, or to less.
+2. A blank takes no value that `parse_request` would refuse, or read as anything but itself.
 3. No secret is kept: what may hold one is never remembered, and so always a blank.
 """
 

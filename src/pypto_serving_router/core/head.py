@@ -239,11 +239,6 @@ def forward_request(head: RequestHead, *, host: bytes, peer: bytes, request_id: 
     """
     if head.form is not None:
         return head.form.forward(head.values, host=host, peer=peer, request_id=request_id)
-    if head.plain and head.host and not head.chunked:
-        return (
-            b"%b %b HTTP/1.1\r\nHost: %b\r\n%bX-Forwarded-For: %b\r\nX-Forwarded-Proto: http\r\n"
-            b"X-Forwarded-Host: %b\r\nX-Request-Id: %b\r\n\r\n"
-        ) % (head.method, head.target, host, b"\r\n".join([*head.lines, b""]), peer, head.host, request_id)
     lines = [b"%b %b HTTP/1.1" % (head.method, head.target), b"Host: " + host, *head.lines]
     if head.chunked:
         lines.append(b"Transfer-Encoding: chunked")

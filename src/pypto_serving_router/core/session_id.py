@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 PLAIN_ID: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-"
 """The characters of a usable id."""
 
-_USABLE: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_USABLE: Final = re.compile(rf"[{re.escape(PLAIN_ID.decode())}]{{1,128}}")
 
 _LONGEST_LITERAL: Final = 2 + 128 * len(r"\u0061")
 """Bytes of the longest JSON string that spells a usable id: every character escaped."""

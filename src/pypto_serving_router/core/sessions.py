@@ -217,7 +217,7 @@ class SessionTable:
 
 
 def _take_share(replica: Replica) -> int:
-    """Take off a replica's weight what one of its pins has on average: a pin's own would cost 8 bytes of each."""
+    """Take off a replica's weight what a pin has on average: with a size of its own, each would be a tenth larger."""
     size = replica.weight // replica.pins
     replica.weight -= size
     return size

@@ -63,6 +63,8 @@ class SlotPool:
 
     def as_of(self, earlier: Mapping[SlotId, Slot]) -> SlotPool:
         """Return the pool with some slots as they were."""
+        if not earlier:
+            return self
         pool = SlotPool(self.declared.values(), self.ceiling)
         pool.slots = {**self.slots, **earlier}
         pool.undeclared = self.undeclared

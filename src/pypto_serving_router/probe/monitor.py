@@ -14,7 +14,7 @@ import re
 import ssl
 from typing import TYPE_CHECKING, Final, cast
 
-from pypto_serving_router.telemetry.text import tls_trouble
+from pypto_serving_router.telemetry.tls import tls_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable

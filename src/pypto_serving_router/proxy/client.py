@@ -323,8 +323,7 @@ class ClientConnection(asyncio.Protocol):
             if len(data) >= stop:
                 self._state = _ANSWERING
                 self.due = handler.due
-                body = data[end:stop] if stop - end <= _COPIED else memoryview(data)[end:stop]
-                handler.begin(body, complete=True)
+                handler.begin(_part(data, end, stop), complete=True)
                 return data[stop:]
             self._left = stop - len(data)
         elif head.chunked:
@@ -352,7 +351,7 @@ class ClientConnection(asyncio.Protocol):
             return data[end:]
         self._state = _BODY
         self._await_body()
-        handler.begin(data[end:] if len(data) - end <= _COPIED else memoryview(data)[end:], complete=False)
+        handler.begin(_part(data, end, len(data)), complete=False)
         return b""
 
     def _hold(self, data: bytes) -> None:
@@ -449,3 +448,7 @@ class ClientConnection(asyncio.Protocol):
     def __repr__(self) -> str:
         state = ("idle", "body", "answering", "lingering", "closed")[self._state]
         return f"<ClientConnection {self.peer.decode()} {state}{' paused' if self.paused else ''}>"
+
+
+def _part(data: bytes, start: int, stop: int) -> Piece:
+    return data[start:stop] if stop - start <= _COPIED else memoryview(data)[start:stop]

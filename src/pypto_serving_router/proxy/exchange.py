@@ -318,7 +318,7 @@ class Exchange:
         self._pieces = None
         self.status = head.status
         self.framing = framing
-        if framing is not _LENGTH:
+        if framing is not _LENGTH:  # else the answer is mostly here already
             request.let_go()
         self.first_byte = self.last_piece = self._proxy.now()
         self.relayed = len(data)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pypto_serving_router.errors import ConnectFailed, OutOfDescriptors
 from pypto_serving_router.proxy.upstream import UpstreamConnection
-from pypto_serving_router.telemetry.text import tls_trouble
+from pypto_serving_router.telemetry.tls import tls_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

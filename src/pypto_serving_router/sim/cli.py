@@ -186,7 +186,10 @@ def log(text: str) -> None:
 
 
 def open_missing_streams() -> None:
-    """Open what this process was started without: else its first pipe or socket would be taken for stdin or stderr."""
+    """Open what this process was started without: else its first pipe or socket would be taken for stdin or stderr.
+
+    The router does the same with a copy of its own: nothing is shared with it.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             file = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import ssl
 from typing import Final
 
 _BARE: Final = re.compile(r"[A-Za-z0-9._:/@+-]+")
-_NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
-"""What OpenSSL calls an answer that is not TLS, depending on its version and on the answer."""
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _COLOURS: Final = {
     "debug": _DIM,
@@ -48,15 +45,6 @@ def begin_record(timestamp: str, level: str, event: str, *, coloured: bool) -> s
     if coloured:
         timestamp, shown = f"{_DIM}{timestamp}{_PLAIN}", f"{_COLOURS[level]}{shown}{_PLAIN}"
     return f"{timestamp} {shown} {event:32} "
-
-
-def tls_trouble(error: ssl.SSLError) -> str:
-    """Tell why there is no TLS connection to somebody, in other words than OpenSSL's."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not good: {error.verify_message}"
-    if error.reason in _NOT_TLS:
-        return "it does not speak https"
-    return f"no TLS with it: {(error.reason or str(error)).lower().replace('_', ' ')}"
 
 
 def wants_colour(fd: int) -> bool:

@@ -11,7 +11,8 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from pypto_serving_router.errors import RouterRefused, RouterUnreachable
-from pypto_serving_router.telemetry.text import one_line, tls_trouble
+from pypto_serving_router.telemetry.text import one_line
+from pypto_serving_router.telemetry.tls import tls_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
