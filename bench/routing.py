@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import uvloop
 
-from pypto_serving_router.core.balancer import Lease, Replica
+from pypto_serving_router.core.balancer import Replica
 from pypto_serving_router.core.decisions import KEPT
 from pypto_serving_router.core.ids import ReplicaId
 from pypto_serving_router.core.routing import Routing
@@ -34,6 +34,8 @@ from pypto_serving_router.probe.monitor import Monitor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pypto_serving_router.core.lease import Lease
 
 Figures: TypeAlias = dict[str, float]
 

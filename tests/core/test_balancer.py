@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
-from pypto_serving_router.core.balancer import Balancer, Lease, Phase, Placement, Replica
+from pypto_serving_router.core.balancer import Balancer, Phase, Placement, Replica
 from pypto_serving_router.core.ids import ReplicaId, SlotId
 from pypto_serving_router.errors import NoReplica
+
+if TYPE_CHECKING:
+    from pypto_serving_router.core.lease import Lease
 
 
 def make(name: str = "r", *, ready: bool = True, host: str = "127.0.0.1", owned: bool = False) -> Replica:

@@ -18,7 +18,7 @@ from pypto_serving_router.core.routing import Routing
 from pypto_serving_router.errors import NoReplica
 
 if TYPE_CHECKING:
-    from pypto_serving_router.core.balancer import Lease
+    from pypto_serving_router.core.lease import Lease
 
 TTL = 10.0
 KEPT = 12

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from pypto_serving_router.core.balancer import Lease, Placement, Replica
+from pypto_serving_router.core.balancer import Placement, Replica
 from pypto_serving_router.core.ids import ReplicaId
 from pypto_serving_router.core.routing import Routing
 from pypto_serving_router.errors import NoReplica
+
+if TYPE_CHECKING:
+    from pypto_serving_router.core.lease import Lease
 
 TTL = 10.0
 names = st.sampled_from([f"s{n}" for n in range(9)])

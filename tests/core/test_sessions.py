@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from pypto_serving_router.core.balancer import Replica
 from pypto_serving_router.core.ids import ReplicaId
-from pypto_serving_router.core.sessions import SHARD, Pin, SessionTable
+from pypto_serving_router.core.sessions import SHARD, SessionTable
+
+if TYPE_CHECKING:
+    from pypto_serving_router.core.lease import Pin
 
 TTL = 10.0
 names = st.sampled_from([f"s{n}" for n in range(12)])

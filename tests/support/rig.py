@@ -339,7 +339,7 @@ class _Pool(ConnectionPool):
         if attempt.error is not None:
             raise attempt.error
         connection = UpstreamConnection(replica, self)
-        wire = Wire(self._rig.turns, connection, (replica.host, replica.port))
+        wire = Wire(self._rig.turns, cast("asyncio.Protocol", connection), (replica.host, replica.port))
         connection.connection_made(wire)
         wire.stalled = self._rig.stalling
         self._rig.upstreams.append(wire)
@@ -433,7 +433,7 @@ class Rig:
         """Give the replica's connection that serves a client's request."""
         for wire in self.upstreams:
             exchange = cast("UpstreamConnection", wire.protocol).exchange
-            if exchange is not None and exchange.client is client.protocol:
+            if exchange is not None and exchange.client is cast("object", client.protocol):
                 return wire
         raise LookupError("no replica's connection serves this client")
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from pypto_serving_router.core.balancer import Balancer, Replica
     from pypto_serving_router.core.decisions import Decision
-    from pypto_serving_router.core.sessions import Pin, SessionTable
+    from pypto_serving_router.core.lease import Pin
+    from pypto_serving_router.core.sessions import SessionTable
     from pypto_serving_router.fleet.pool import Capacity, Reserved
 
 _NONE: Final = (0, 0.0)

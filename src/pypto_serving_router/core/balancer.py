@@ -27,19 +27,20 @@ from enum import StrEnum
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
-
+from pypto_serving_router.core.lease import Lease
 from pypto_serving_router.errors import NoReplica
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from pypto_serving_router.core.ids import ReplicaId, SlotId
-    from pypto_serving_router.core.sessions import Pin
 
-Entry: TypeAlias = "tuple[int, int, int, Replica]"
+Entry: TypeAlias = tuple[Any, ...]
+"""`(outstanding, pins, turn, replica)`. Entries are told apart by identity, which a tuple of known length has not where
+mypyc has compiled it."""
+
 Seen: TypeAlias = tuple[object, ...]
 """Loads as they are written down in passing: id, outstanding, pins and availability of one replica after the other."""
 
@@ -99,11 +100,11 @@ class Replica:
         host: str,
         port: int,
         *,
+        ready: bool,
         scheme: str = "http",
         owned: bool = False,
         slot: SlotId | None = None,
         generation: int = 0,
-        ready: bool,
         since: float = 0.0,
     ) -> None:
         self.id = id
@@ -132,6 +133,10 @@ class Replica:
         self.turn = 0
         self.queued: Entry | None = None
 
+    def key(self) -> Entry:
+        """Return what the replica is chosen by, as it is now."""
+        return (self.outstanding, self.pins, self.turn, self)
+
     @property
     def phase(self) -> Phase:
         """The phase shown to operators."""
@@ -148,28 +153,6 @@ class Replica:
 
     def __repr__(self) -> str:
         return f"<Replica {self.id} {self.phase}: {self.outstanding} outstanding, {self.pins} pins>"
-
-
-class Lease(msgspec.Struct, gc=False, eq=False):
-    """A request's place on a replica, counted as outstanding until released.
-
-    It is not tracked by the garbage collector: whoever holds it lets go of it when the request is over.
-    """
-
-    balancer: Balancer
-    replica: Replica
-    placement: Placement
-    tried: tuple[Replica, ...] = ()
-    """The replicas this request was placed on before."""
-    pin: Pin | None = None
-    """The session's pin that this request keeps from expiring."""
-    held: bool = True
-
-    def release(self) -> None:
-        """Give the place back; a second call does nothing."""
-        if self.held:
-            self.held = False
-            self.balancer.released(self.replica)
 
 
 class Balancer:
@@ -312,7 +295,7 @@ class Balancer:
         """Keep the heap's promise after the replica's key went down, or it became available."""
         if not replica.available:
             return
-        entry = (replica.outstanding, replica.pins, replica.turn, replica)
+        entry = replica.key()
         queued = replica.queued
         if queued is None or entry < queued:
             replica.queued = entry
@@ -355,11 +338,11 @@ class Balancer:
         heap = self._heap
         while heap:
             entry = heap[0]
-            replica = entry[3]
+            replica: Replica = entry[3]
             if replica.queued is not entry:
                 heappop(heap)
                 continue
-            key = (replica.outstanding, replica.pins, replica.turn, replica)
+            key = replica.key()
             if key == entry:
                 return entry
             replica.queued = key

@@ -20,9 +20,9 @@ import msgspec
 from pypto_serving_router.core.balancer import FEW, Placement, Seen
 
 if TYPE_CHECKING:
-    from pypto_serving_router.core.balancer import Lease, Replica
+    from pypto_serving_router.core.balancer import Replica
     from pypto_serving_router.core.ids import ReplicaId
-    from pypto_serving_router.core.sessions import Pin
+    from pypto_serving_router.core.lease import Lease, Pin
 
 KEPT = 16_384
 """Choices remembered: 27 minutes of ten new conversations a second. One takes 340 to 560 bytes: 9 MB at most."""

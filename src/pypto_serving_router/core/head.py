@@ -19,7 +19,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from pypto_serving_router.core import lines as kinds
-from pypto_serving_router.core.lines import PLAIN_FIELD, bad, is_text, is_token, remember, request_lines, response_lines
+from pypto_serving_router.core.lines import bad, is_text, is_token, remember, request_lines, response_lines
 from pypto_serving_router.errors import RequestError, UpstreamProtocolError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ MAX_LENGTH_DIGITS: Final = 18
 
 # Bound once: an attribute of a module is looked up anew each time.
 _HOST_FIELD: Final = kinds.HOST
+_PLAIN: Final = kinds.PLAIN
 _LENGTH: Final = kinds.LENGTH
 _SESSION: Final = kinds.SESSION
 
@@ -176,11 +177,10 @@ def parse_request(block: bytes) -> RequestHead:
     known = request_lines.fields
     for line in lines:
         field = known.get(line) or request_lines.learn(line)
-        if field is PLAIN_FIELD:
-            kept.append(line)
-            continue
         kind, value = field
-        if kind == _LENGTH:
+        if kind == _PLAIN:
+            kept.append(line)
+        elif kind == _LENGTH:
             head.length = _read_length(value, head.length)
             kept.append(line)
         elif kind == _SESSION:

@@ -61,7 +61,7 @@ _SECRETS: Final = frozenset([b"authorization", b"cookie", b"set-cookie", b"api-k
 _VARYING: Final = frozenset([SESSION, REQUEST_ID, FORWARDED_FOR])
 
 
-PLAIN_FIELD: Final = (PLAIN, b"")
+_PLAIN_FIELD: Final = (PLAIN, b"")
 """What a line that goes on as it came is judged as: of all its value, nothing is of interest."""
 
 
@@ -86,10 +86,10 @@ class LineMemory:
         if value.translate(None, TEXT):
             raise bad("a control character in the head, or a line that does not end in CR LF")
         if known == -PLAIN:
-            return PLAIN_FIELD
+            return _PLAIN_FIELD
         if known < 0:
             return -known, value.strip(b" \t")
-        field = PLAIN_FIELD if known == PLAIN else (known, value.strip(b" \t"))
+        field = _PLAIN_FIELD if known == PLAIN else (known, value.strip(b" \t"))
         remember(self.fields, line, field)
         return field
 

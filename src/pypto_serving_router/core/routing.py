@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pypto_serving_router.core import decisions
-from pypto_serving_router.core.balancer import Balancer, Lease, Placement
+from pypto_serving_router.core.balancer import Balancer, Placement
 from pypto_serving_router.core.decisions import Decisions, glance
 from pypto_serving_router.core.sessions import SessionTable
 
 if TYPE_CHECKING:
     from pypto_serving_router.core.balancer import Replica
+    from pypto_serving_router.core.lease import Lease
 
 _AFFINITY = Placement.AFFINITY
 

@@ -20,11 +20,10 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from pypto_serving_router.core.balancer import Replica
 from pypto_serving_router.core.decisions import Why
 from pypto_serving_router.core.ids import ReplicaId
+from pypto_serving_router.core.lease import Pin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,22 +32,6 @@ SHARD = 1024
 """The most pins a shard holds on average: few enough to be gone through within one request."""
 
 _DRAINING, _EXPIRED, _EVICTED = Why.DRAINING, Why.EXPIRED, Why.EVICTED
-
-
-class Pin(msgspec.Struct, gc=False, eq=False):
-    """One session's place: its replica, its last activity, its requests in flight."""
-
-    session: str
-    replica: Replica
-    last: float
-    inflight: int
-    """0 in the idle ring, and once forgotten."""
-    before: Pin
-    after: Pin
-    hits: int = 0
-    """Requests that went to the replica by affinity."""
-    ended: Why | None = None
-    """Why it was forgotten."""
 
 
 def _ring() -> Pin:

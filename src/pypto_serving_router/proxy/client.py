@@ -21,7 +21,6 @@ Rules for editors.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -34,6 +33,8 @@ from pypto_serving_router.errors import RequestError
 from pypto_serving_router.proxy.flow import Piece, peer_has_left, reset
 
 if TYPE_CHECKING:
+    import asyncio
+
     from pypto_serving_router.core.answer import Answer
     from pypto_serving_router.core.forms import Form
     from pypto_serving_router.proxy.frontend import Frontend
@@ -90,8 +91,8 @@ class Handler(Protocol):
         """`due` has passed."""
 
 
-class ClientConnection(asyncio.Protocol):
-    """One connection from a client."""
+class ClientConnection:
+    """One connection from a client; a protocol of asyncio's in all but its base class, which is not compiled."""
 
     __slots__ = (
         "_buffer",

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from pypto_serving_router.core.answer import Answer
-    from pypto_serving_router.core.balancer import Lease, Replica
+    from pypto_serving_router.core.balancer import Replica
+    from pypto_serving_router.core.lease import Lease
     from pypto_serving_router.proxy.client import ClientConnection
     from pypto_serving_router.proxy.flow import Piece
     from pypto_serving_router.proxy.shared import Proxy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pypto_serving_router.proxy.client import ClientConnection
 
@@ -39,9 +39,9 @@ class Frontend:
         self.empty = asyncio.Event()
         """Set when the last connection of a closing frontend has gone."""
 
-    def connect(self) -> ClientConnection:
+    def connect(self) -> asyncio.Protocol:
         """Make the protocol of a new connection."""
-        return ClientConnection(self)
+        return cast("asyncio.Protocol", ClientConnection(self))
 
     def sweep(self) -> None:
         """Act on every deadline that has passed. To be called a few times a second."""

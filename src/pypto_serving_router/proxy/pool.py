@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from pypto_serving_router.errors import ConnectFailed, OutOfDescriptors
 from pypto_serving_router.proxy.upstream import UpstreamConnection
@@ -65,7 +65,7 @@ class ConnectionPool:
         try:
             async with asyncio.timeout(self._connect_timeout):
                 await asyncio.get_running_loop().create_connection(
-                    lambda: connection,
+                    lambda: cast("asyncio.Protocol", connection),
                     replica.host,
                     replica.port,
                     ssl=context,

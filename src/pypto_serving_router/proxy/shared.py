@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine
 
-    from pypto_serving_router.core.balancer import Lease, Placement, Replica
+    from pypto_serving_router.core.balancer import Placement, Replica
+    from pypto_serving_router.core.lease import Lease
     from pypto_serving_router.core.routing import Routing
     from pypto_serving_router.core.session_sources import SessionSources
     from pypto_serving_router.errors import UpstreamError
@@ -19,28 +19,48 @@ if TYPE_CHECKING:
 _MEMORY: Final = 8192  # descriptions of placements that are remembered
 
 
-@dataclass(slots=True, kw_only=True)
 class Proxy:
     """What all exchanges share."""
 
-    routing: Routing
-    pool: ConnectionPool
-    now: Callable[[], float]
-    mint: Callable[[], str]
-    """Makes an id: 32 hex digits of OS randomness."""
-    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-    on_fault: Callable[[Replica, UpstreamError], None]
-    """A replica failed an exchange; `error.began` says whether its answer had begun."""
-    record: Callable[[Exchange], None]
-    """An exchange has ended."""
-    chunk_gap: Callable[[float], None]
-    """Seconds between two pieces of one answer."""
-    request_timeout: float
-    max_body_size: int
-    connect_retries: int
-    sources: SessionSources | None = None
-    """Where else to look for a session's id, if anywhere."""
-    _described: dict[tuple[Replica, Placement], bytes] = field(default_factory=dict)
+    __slots__ = (
+        "_described", "chunk_gap", "connect_retries", "max_body_size", "mint", "now", "on_fault", "pool", "record",
+        "request_timeout", "routing", "sources", "spawn",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        routing: Routing,
+        pool: ConnectionPool,
+        now: Callable[[], float],
+        mint: Callable[[], str],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        on_fault: Callable[[Replica, UpstreamError], None],
+        record: Callable[[Exchange], None],
+        chunk_gap: Callable[[float], None],
+        request_timeout: float,
+        max_body_size: int,
+        connect_retries: int,
+        sources: SessionSources | None = None,
+    ) -> None:
+        self.routing = routing
+        self.pool = pool
+        self.now = now
+        self.mint = mint
+        """Makes an id: 32 hex digits of OS randomness."""
+        self.spawn = spawn
+        self.on_fault = on_fault
+        """A replica failed an exchange; `error.began` says whether its answer had begun."""
+        self.record = record
+        """An exchange has ended."""
+        self.chunk_gap = chunk_gap
+        """Seconds between two pieces of one answer."""
+        self.request_timeout = request_timeout
+        self.max_body_size = max_body_size
+        self.connect_retries = connect_retries
+        self.sources = sources
+        """Where else to look for a session's id, if anywhere."""
+        self._described: dict[tuple[Replica, Placement], bytes] = {}
 
     def describe(self, lease: Lease) -> bytes:
         """Return the header lines that tell a client which replica answered, and why that one."""

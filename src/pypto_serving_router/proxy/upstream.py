@@ -10,7 +10,6 @@ the client, or after it.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from pypto_serving_router.core.chunks import ChunkError, ChunkScanner
@@ -18,6 +17,8 @@ from pypto_serving_router.core.head import MAX_HEAD, Framing, ResponseHead, pars
 from pypto_serving_router.errors import UpstreamClosed, UpstreamError, UpstreamProtocolError
 
 if TYPE_CHECKING:
+    import asyncio
+
     from pypto_serving_router.core.balancer import Replica
     from pypto_serving_router.proxy.exchange import Exchange
     from pypto_serving_router.proxy.pool import ConnectionPool
@@ -28,8 +29,8 @@ _CLOSE: Final = Framing.CLOSE
 _MAX_INFORMATIONAL: Final = 16  # 1xx heads before an answer; a replica that sends more is broken
 
 
-class UpstreamConnection(asyncio.Protocol):
-    """One connection to a replica."""
+class UpstreamConnection:
+    """One connection to a replica; a protocol of asyncio's in all but its base class, which is not compiled."""
 
     __slots__ = (
         "_buffer",
