@@ -30,6 +30,7 @@ from pypto_serving_router.fleet.journal import Journal
 from pypto_serving_router.launch.launcher import Launcher
 from pypto_serving_router.probe.monitor import Monitor, ask
 from pypto_serving_router.proxy.client import ClientConnection, Handler, Limits
+from pypto_serving_router.proxy.connector import Connector
 from pypto_serving_router.proxy.exchange import Exchange
 from pypto_serving_router.proxy.frontend import Frontend
 from pypto_serving_router.proxy.local import LocalCall
@@ -93,7 +94,7 @@ class App:
 
         self._routing = Routing(slack=settings.affinity_slack, ttl=settings.session_ttl, capacity=settings.max_sessions)
         tls = {replica.name: _tls_context(replica.ca_file) for replica in fleet.replicas if replica.scheme == "https"}
-        self._pool = ConnectionPool(connect_timeout=settings.connect_timeout, now=now, tls=tls)
+        self._pool = ConnectionPool(now=now)
         self._frontend = Frontend(
             open=self._open,
             limits=Limits(max_connections=process.raise_descriptor_limit()),
@@ -130,6 +131,7 @@ class App:
         self._proxy = Proxy(
             routing=self._routing,
             pool=self._pool,
+            connect=Connector(self._pool, timeout=settings.connect_timeout, tls=tls).connect,
             now=now,
             mint=process.Mint(),
             spawn=self._spawn,

@@ -147,6 +147,7 @@ def test_connections_share_forms() -> None:
     assert learned(block(b"Content-Length: 5")) is learned(block(b"Content-Length: 6"))
 
 
+@pytest.mark.interpreted
 def test_no_secret_stays_in_a_form() -> None:
     """A token is nowhere in what is kept of a connection's heads."""
     secret = b"Bearer a-token-of-somebody"

@@ -237,6 +237,7 @@ def test_a_dropped_replica_is_forgotten_at_once() -> None:
     assert table.get("kept", 1.0) is other
 
 
+@pytest.mark.interpreted
 def test_each_pin_is_counted_for_what_ended_it() -> None:
     """spec 3.6, 3.7, 3.8: a dropped pin is neither expired nor evicted when its remains are removed."""
     replicas = [make(f"r{n}") for n in range(3)]

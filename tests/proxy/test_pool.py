@@ -18,6 +18,7 @@ from tests.support.waiting import wait_until
 from pypto_serving_router.core.balancer import Replica
 from pypto_serving_router.core.ids import ReplicaId
 from pypto_serving_router.errors import ConnectFailed, OutOfDescriptors
+from pypto_serving_router.proxy.connector import Connector
 from pypto_serving_router.proxy.pool import ConnectionPool
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class World:
         self.time = 1000.0
         self.port: int = listener.getsockname()[1]
         self.tls: dict[str, ssl.SSLContext] = {}
-        self.pool = ConnectionPool(connect_timeout=0.5, now=lambda: self.time, tls=self.tls)
+        self.pool = ConnectionPool(now=lambda: self.time)
+        self.connector = Connector(self.pool, timeout=0.5, tls=self.tls)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the loop."""
@@ -52,7 +54,7 @@ class World:
 
     def connect(self, replica: Replica) -> UpstreamConnection:
         """Connect to a replica."""
-        connection: UpstreamConnection = self.run(self.pool.connect(replica))
+        connection: UpstreamConnection = self.run(self.connector.connect(replica))
         return connection
 
     def refusal(self, replica: Replica) -> ConnectFailed:
@@ -161,7 +163,7 @@ def test_no_descriptor_left(world: World) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
         try:
             with pytest.raises(OutOfDescriptors):
-                await world.pool.connect(world.replica())
+                await world.connector.connect(world.replica())
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -170,6 +172,7 @@ def test_no_descriptor_left(world: World) -> None:
     world.settle()
 
 
+@pytest.mark.interpreted
 def test_who_gives_up_in_the_turn_of_the_connect_leaves_nothing(world: World) -> None:
     """spec 4.5, P4: a client that leaves in the very turn in which the replica is reached leaks no connection."""
 
@@ -183,7 +186,7 @@ def test_who_gives_up_in_the_turn_of_the_connect_leaves_nothing(world: World) ->
             task.cancel()
 
         world.pool.made = made_too_late  # type: ignore[method-assign]
-        await world.pool.connect(world.replica())
+        await world.connector.connect(world.replica())
 
     with pytest.raises(asyncio.CancelledError):
         world.run(give_up())
@@ -342,7 +345,7 @@ def test_what_the_replica_closed_is_not_handed_out(world: World) -> None:
                 closed.set()
 
         server = await asyncio.get_running_loop().create_server(Closing, "127.0.0.1", 0)
-        connection = await world.pool.connect(world.replica(port=server.sockets[0].getsockname()[1]))
+        connection = await world.connector.connect(world.replica(port=server.sockets[0].getsockname()[1]))
         connection.release()
         world.pool.give(connection, world.time)
         await closed.wait()

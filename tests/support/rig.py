@@ -323,29 +323,6 @@ class Attempt(Gate):
         self.open()
 
 
-class _Pool(ConnectionPool):
-    """The real pool, but for how connections are made."""
-
-    def __init__(self, rig: Rig) -> None:
-        super().__init__(connect_timeout=5.0, now=rig.now, tls={})
-        self._rig = rig
-
-    async def connect(self, replica: Replica) -> UpstreamConnection:
-        attempt = Attempt(self._rig.turns, replica)
-        self._rig.attempts.append(attempt)
-        if not self._rig.holding:
-            attempt.open()
-        await attempt
-        if attempt.error is not None:
-            raise attempt.error
-        connection = UpstreamConnection(replica, self)
-        wire = Wire(self._rig.turns, cast("asyncio.Protocol", connection), (replica.host, replica.port))
-        connection.connection_made(wire)
-        wire.stalled = self._rig.stalling
-        self._rig.upstreams.append(wire)
-        return connection
-
-
 class Rig:
     """A frontend, exchanges, a pool and replicas.
 
@@ -383,10 +360,11 @@ class Rig:
         ]
         for replica in self.replicas:
             self.routing.balancer.add(replica)
-        self.pool = _Pool(self)
+        self.pool = ConnectionPool(now=self.now)
         self.proxy = Proxy(
             routing=self.routing,
             pool=self.pool,
+            connect=self._connect,
             now=self.now,
             mint=self._mint,
             spawn=self.turns.spawn,
@@ -461,6 +439,21 @@ class Rig:
         assert len(idle) == self.pool.idle, "a connection is neither used nor kept"
         assert all(wire.is_reading() for wire in idle), "a kept connection is not read"
         assert all(wire.unsent <= HIGH_WATER for wire in idle), "a kept connection is full"
+
+    async def _connect(self, replica: Replica) -> UpstreamConnection:
+        attempt = Attempt(self.turns, replica)
+        self.attempts.append(attempt)
+        if not self.holding:
+            attempt.open()
+        await attempt
+        if attempt.error is not None:
+            raise attempt.error
+        connection = UpstreamConnection(replica, self.pool)
+        wire = Wire(self.turns, cast("asyncio.Protocol", connection), (replica.host, replica.port))
+        connection.connection_made(wire)
+        wire.stalled = self.stalling
+        self.upstreams.append(wire)
+        return connection
 
     def _mint(self) -> str:
         self._minted += 1

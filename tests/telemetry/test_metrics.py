@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from pypto_serving_router.core.balancer import Placement, Replica
+from pypto_serving_router.core.balancer import Balancer, Placement, Replica
 from pypto_serving_router.core.ids import HostId, ReplicaId, SlotId
+from pypto_serving_router.core.lease import Lease
 from pypto_serving_router.core.routing import Routing
 from pypto_serving_router.core.slot import Cause, Slot, SlotState
 from pypto_serving_router.telemetry import families, metrics
@@ -86,7 +87,9 @@ def exchange(
     relayed: int = 2000,
 ) -> Any:
     """A request that has ended; it began at the hour zero."""
-    lease = SimpleNamespace(replica=SimpleNamespace(id=replica), placement=placement) if replica else None
+    lease = None
+    if replica:
+        lease = Lease(Balancer(slack=1), Replica(ReplicaId(replica), "h", 1, ready=True), placement)
     return SimpleNamespace(
         lease=lease, status=status, outcome=outcome, received=100, relayed=relayed, started=0.0, placed=0.0, sent=own,
         first_byte=ttfb, ended=1.2,

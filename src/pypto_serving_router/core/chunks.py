@@ -54,7 +54,7 @@ class ChunkScanner:
         size = len(data)
         if self._between:  # the usual piece is an event of a stream: one whole chunk, of a size seen before
             stop = data.find(b"\n", start) + 1
-            chunk = _sizes.get(data[start:stop])
+            chunk = _sizes.get(data[start:stop]) if stop else None  # compiled, no slice may end before it starts
             if chunk and stop + chunk + 2 == size and self.content is None and data[-2:] == b"\r\n":
                 return size
         position = self._scan(data, start)

@@ -246,7 +246,7 @@ class Exchange:
             assert self.lease is not None
             replica = self.lease.replica
             try:
-                upstream = await proxy.pool.connect(replica)
+                upstream = await proxy.connect(replica)
             except OutOfDescriptors as error:
                 headers = {"Retry-After": "1"}
                 self._connecting = None

@@ -1,20 +1,14 @@
-"""Connections to replicas: made when needed, kept while idle."""
+"""Connections to replicas that wait for their next exchange."""
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import ssl
-from typing import TYPE_CHECKING, Final, cast
-
-from pypto_serving_router.errors import ConnectFailed, OutOfDescriptors
-from pypto_serving_router.proxy.upstream import UpstreamConnection
-from pypto_serving_router.telemetry.tls import tls_trouble
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from pypto_serving_router.core.balancer import Replica
+    from pypto_serving_router.proxy.upstream import UpstreamConnection
 
 _KEEP_IDLE: Final = 60.0  # seconds; engines close idle connections themselves, most after 5 to 75
 
@@ -22,13 +16,11 @@ _KEEP_IDLE: Final = 60.0  # seconds; engines close idle connections themselves, 
 class ConnectionPool:
     """Idle connections by replica, the youngest used first: the oldest are then let go.
 
-    There is no limit on connections in use. `tls` holds the contexts of the replicas reached over https.
+    There is no limit on connections in use.
     """
 
-    def __init__(self, *, connect_timeout: float, now: Callable[[], float], tls: Mapping[str, ssl.SSLContext]) -> None:
-        self._connect_timeout = connect_timeout
+    def __init__(self, *, now: Callable[[], float]) -> None:
         self._now = now
-        self._tls = tls
         self._idle: dict[Replica, dict[UpstreamConnection, None]] = {}
         self._open: set[UpstreamConnection] = set()
 
@@ -51,42 +43,6 @@ class ConnectionPool:
                 return
             idle = self._idle[connection.replica] = {}
         idle[connection] = None
-
-    async def connect(self, replica: Replica) -> UpstreamConnection:
-        """Open a connection to `replica`.
-
-        Raises:
-            ConnectFailed: it was refused, timed out, or the replica's certificate is not to be trusted.
-            OutOfDescriptors: this process has none left; the replica is not to blame.
-        """
-        context = self._tls[replica.id] if replica.scheme == "https" else None
-        connection = UpstreamConnection(replica, self)
-        established = False
-        try:
-            async with asyncio.timeout(self._connect_timeout):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: cast("asyncio.Protocol", connection),
-                    replica.host,
-                    replica.port,
-                    ssl=context,
-                    server_hostname=replica.host if context is not None else None,
-                )
-            established = True
-        except TimeoutError:
-            raise ConnectFailed(f"no connection to {replica.url} within {self._connect_timeout:g} s") from None
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise OutOfDescriptors("this router has no file descriptor left for a connection") from error
-            refused = isinstance(error, ConnectionRefusedError)
-            why = tls_trouble(error) if isinstance(error, ssl.SSLError) else error
-            raise ConnectFailed(f"no connection to {replica.url}: {why}", refused=refused) from error
-        except UnicodeError as error:  # a part of the name is empty or too long
-            raise ConnectFailed(f"no connection to {replica.url}: {error}") from error
-        finally:
-            if connection.open and not established:  # it was made in the very turn in which it was given up
-                connection.close()
-                self.lost(connection)  # uvloop does not say so
-        return connection
 
     def forget(self, replica: Replica) -> None:
         """Close the idle connections of a replica that has gone."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from pypto_serving_router.core.balancer import Placement, Replica
     from pypto_serving_router.core.lease import Lease
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pypto_serving_router.errors import UpstreamError
     from pypto_serving_router.proxy.exchange import Exchange
     from pypto_serving_router.proxy.pool import ConnectionPool
+    from pypto_serving_router.proxy.upstream import UpstreamConnection
 
 _MEMORY: Final = 8192  # descriptions of placements that are remembered
 
@@ -23,8 +24,8 @@ class Proxy:
     """What all exchanges share."""
 
     __slots__ = (
-        "_described", "chunk_gap", "connect_retries", "max_body_size", "mint", "now", "on_fault", "pool", "record",
-        "request_timeout", "routing", "sources", "spawn",
+        "_described", "chunk_gap", "connect", "connect_retries", "max_body_size", "mint", "now", "on_fault", "pool",
+        "record", "request_timeout", "routing", "sources", "spawn",
     )  # fmt: skip
 
     def __init__(
@@ -32,6 +33,7 @@ class Proxy:
         *,
         routing: Routing,
         pool: ConnectionPool,
+        connect: Callable[[Replica], Awaitable[UpstreamConnection]],
         now: Callable[[], float],
         mint: Callable[[], str],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
@@ -45,6 +47,8 @@ class Proxy:
     ) -> None:
         self.routing = routing
         self.pool = pool
+        self.connect = connect
+        """Opens a connection; raises ConnectFailed or OutOfDescriptors."""
         self.now = now
         self.mint = mint
         """Makes an id: 32 hex digits of OS randomness."""
