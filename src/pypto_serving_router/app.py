@@ -29,11 +29,12 @@ from pypto_serving_router.fleet.controller import Controller
 from pypto_serving_router.fleet.journal import Journal
 from pypto_serving_router.launch.launcher import Launcher
 from pypto_serving_router.probe.monitor import Monitor, ask
-from pypto_serving_router.proxy.client import ClientConnection, Handler, Limits
+from pypto_serving_router.proxy.client import Limits
 from pypto_serving_router.proxy.connector import Connector
+from pypto_serving_router.proxy.dispatcher import Dispatcher
 from pypto_serving_router.proxy.exchange import Exchange
 from pypto_serving_router.proxy.frontend import Frontend
-from pypto_serving_router.proxy.local import LocalCall
+from pypto_serving_router.proxy.mint import Mint
 from pypto_serving_router.proxy.pool import ConnectionPool
 from pypto_serving_router.proxy.shared import Proxy
 from pypto_serving_router.table import Table
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
     from pypto_serving_router.config.model import Fleet, Settings
     from pypto_serving_router.core.balancer import Replica
-    from pypto_serving_router.core.head import RequestHead
 
 ORDERLY: Final = 0
 UNCONFIRMED: Final = 3
@@ -95,12 +95,6 @@ class App:
         self._routing = Routing(slack=settings.affinity_slack, ttl=settings.session_ttl, capacity=settings.max_sessions)
         tls = {replica.name: _tls_context(replica.ca_file) for replica in fleet.replicas if replica.scheme == "https"}
         self._pool = ConnectionPool(now=now)
-        self._frontend = Frontend(
-            open=self._open,
-            limits=Limits(max_connections=process.raise_descriptor_limit()),
-            now=now,
-            on_refused=self._on_refused,
-        )
         self._metrics = Metrics(
             Sources(
                 balancer=self._routing.balancer,
@@ -133,7 +127,7 @@ class App:
             pool=self._pool,
             connect=Connector(self._pool, timeout=settings.connect_timeout, tls=tls).connect,
             now=now,
-            mint=process.Mint(),
+            mint=Mint(),
             spawn=self._spawn,
             on_fault=self._table.on_fault,
             record=self._metrics.exchange_ended if self._access is None else self._record,
@@ -155,6 +149,12 @@ class App:
             wall_time=WallClock(now, time.time),
             floodgate=self._floodgate,
             log=self._log,
+        )
+        self._frontend = Frontend(
+            open=Dispatcher(self._proxy, serve=self._admin.handle, spawn=self._spawn).open,
+            limits=Limits(max_connections=process.raise_descriptor_limit()),
+            now=now,
+            on_refused=self._on_refused,
         )
         for replica in fleet.replicas:
             self._table.add_static(replica, tls.get(replica.name))
@@ -272,11 +272,6 @@ class App:
             self._log.error("task failed", error=repr(error), exc_info=error, suppressed=suppressed)
 
     # --- between its parts -------------------------------------------------------------------
-
-    def _open(self, client: ClientConnection, head: RequestHead) -> Handler:
-        if head.target.startswith(b"/v1/"):
-            return Exchange(self._proxy, client, head)
-        return LocalCall(client, head, serve=self._admin.handle, spawn=self._spawn)
 
     def _on_refused(self, status: int) -> None:
         self._metrics.refused(status)

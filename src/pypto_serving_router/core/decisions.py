@@ -15,13 +15,13 @@ from collections import deque
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
+from mypy_extensions import mypyc_attr
 
 from pypto_serving_router.core.balancer import FEW, Placement, Seen
+from pypto_serving_router.core.ids import ReplicaId  # noqa: TC001 - compiled, a named tuple's types are looked up
 
 if TYPE_CHECKING:
     from pypto_serving_router.core.balancer import Replica
-    from pypto_serving_router.core.ids import ReplicaId
     from pypto_serving_router.core.lease import Lease, Pin
 
 KEPT = 16_384
@@ -66,21 +66,38 @@ class Load(NamedTuple):
     available: bool
 
 
-class Choice(msgspec.Struct, gc=False, eq=False):
-    """What is written down of one choice."""
+@mypyc_attr(acyclic=True)
+class Choice:
+    """What is written down of one choice.
 
-    pin: Pin
-    at: float
-    replica: ReplicaId
-    placement: Placement
-    why: Why | None
-    """None where the conversation had no pin: what became of its last one says why."""
-    left: ReplicaId | None
-    trouble: str | None
-    hits: int
-    """The pin's hits until then."""
-    replicas: int
-    seen: Seen
+    `why` is None where the conversation had no pin: what became of its last one says why. `hits` are the pin's until
+    then.
+    """
+
+    __slots__ = ("at", "hits", "left", "pin", "placement", "replica", "replicas", "seen", "trouble", "why")
+
+    def __init__(  # noqa: PLR0917 - keyword arguments would cost a tenth of a choice
+        self,
+        pin: Pin,
+        at: float,
+        replica: ReplicaId,
+        placement: Placement,
+        why: Why | None,
+        left: ReplicaId | None,
+        trouble: str | None,
+        replicas: int,
+        seen: Seen,
+    ) -> None:
+        self.pin = pin
+        self.at = at
+        self.replica = replica
+        self.placement = placement
+        self.why = why
+        self.left = left
+        self.trouble = trouble
+        self.hits = pin.hits
+        self.replicas = replicas
+        self.seen = seen
 
 
 class Decision(NamedTuple):
@@ -126,7 +143,7 @@ class Decisions:
             trouble = None if left.available else left.last_error
         self._queue.append(
             Choice(
-                pin, now, lease.replica.id, lease.placement, why, None if left is None else left.id, trouble, pin.hits,
+                pin, now, lease.replica.id, lease.placement, why, None if left is None else left.id, trouble,
                 len(lease.balancer.replicas), seen,
             )
         )  # fmt: skip

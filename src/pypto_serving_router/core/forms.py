@@ -72,9 +72,9 @@ class Form:
         head.values = values = []
         end = 0
         for before, size, kind in self._blanks:
-            if not block.startswith(before, end):
-                return None
             start = end + size
+            if block[end:start] != before:
+                return None
             end = block.find(b"\r\n", start)
             if end < 0:
                 end = len(block)

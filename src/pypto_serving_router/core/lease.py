@@ -1,49 +1,55 @@
-"""What a request holds while it is under way: its place on a replica, and its session's pin.
-
-Both are kept out of the garbage collector's sight, which would walk a hundred thousand of them and find nothing.
-"""
+"""What a request holds while it is under way: its place on a replica, and its session's pin."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from mypy_extensions import mypyc_attr
 
 if TYPE_CHECKING:
     from pypto_serving_router.core.balancer import Balancer, Placement, Replica
     from pypto_serving_router.core.decisions import Why
 
 
-class Pin(msgspec.Struct, gc=False, eq=False):
-    """One session's place: its replica, its last activity, its requests in flight."""
+@mypyc_attr(acyclic=True)  # compiled, they are kept out of the collector's sight, which would find nothing
+class Pin:
+    """One session's place: its replica, its last activity, its requests in flight.
 
-    session: str
-    replica: Replica
-    last: float
-    inflight: int
-    """0 in the idle ring, and once forgotten."""
-    before: Pin
-    after: Pin
-    hits: int = 0
-    """Requests that went to the replica by affinity."""
-    ended: Why | None = None
-    """Why it was forgotten."""
-
-
-class Lease(msgspec.Struct, gc=False, eq=False):
-    """A request's place on a replica, counted as outstanding until released.
-
-    It is not tracked by the garbage collector: whoever holds it lets go of it when the request is over.
+    `inflight` is 0 in the idle ring, and once forgotten. `hits` counts the requests that went to the replica by
+    affinity. `ended` says why the pin was forgotten.
     """
 
-    balancer: Balancer
-    replica: Replica
-    placement: Placement
-    tried: tuple[Replica, ...] = ()
-    """The replicas this request was placed on before."""
-    pin: Pin | None = None
-    """The session's pin that this request keeps from expiring."""
-    held: bool = True
+    __slots__ = ("after", "before", "ended", "hits", "inflight", "last", "replica", "session")
+
+    def __init__(self, session: str, replica: Replica, last: float, before: Pin | None, after: Pin | None) -> None:
+        """Make a pin with one request in flight, between two of a ring, or one that is a ring of its own."""
+        self.session = session
+        self.replica = replica
+        self.last = last
+        self.inflight = 1
+        self.before: Pin = self if before is None else before
+        self.after: Pin = self if after is None else after
+        self.hits = 0
+        self.ended: Why | None = None
+
+
+@mypyc_attr(acyclic=True)
+class Lease:
+    """A request's place on a replica, counted as outstanding until released.
+
+    `tried` are the replicas this request was placed on before. `pin` is the session's, which this request keeps from
+    expiring.
+    """
+
+    __slots__ = ("balancer", "held", "pin", "placement", "replica", "tried")
+
+    def __init__(self, balancer: Balancer, replica: Replica, placement: Placement) -> None:
+        self.balancer = balancer
+        self.replica = replica
+        self.placement = placement
+        self.tried: tuple[Replica, ...] = ()
+        self.pin: Pin | None = None
+        self.held = True
 
     def release(self) -> None:
         """Give the place back; a second call does nothing."""

@@ -36,9 +36,7 @@ _DRAINING, _EXPIRED, _EVICTED = Why.DRAINING, Why.EXPIRED, Why.EVICTED
 
 def _ring() -> Pin:
     """Make an empty ring: its root is older than nothing, so that no reader need ask whether it is empty."""
-    root = Pin("", Replica(ReplicaId(""), "", 0, ready=False), inf, 0, None, None)  # type: ignore[arg-type] # closed at once
-    root.before = root.after = root
-    return root
+    return Pin("", Replica(ReplicaId(""), "", 0, ready=False), inf, None, None)
 
 
 class SessionTable:
@@ -105,7 +103,7 @@ class SessionTable:
             self._forget(victim, _EVICTED)
         root = self._busy
         last = root.before
-        pin = Pin(session, replica, now, 1, last, root)
+        pin = Pin(session, replica, now, last, root)
         last.after = root.before = self._shards[hash(session) & self._mask][session] = pin
         self._live += 1
         self._weight += size

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from pypto_serving_router.core import answer as answers
 from pypto_serving_router.core.chunks import dechunk
+from pypto_serving_router.core.exchanged import Exchanged
 from pypto_serving_router.core.head import Framing, RequestHead, ResponseHead, forward_request, forward_response
 from pypto_serving_router.core.session_id import from_body, from_header
 from pypto_serving_router.errors import (
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
     from pypto_serving_router.core.answer import Answer
     from pypto_serving_router.core.balancer import Replica
-    from pypto_serving_router.core.lease import Lease
     from pypto_serving_router.proxy.client import ClientConnection
     from pypto_serving_router.proxy.flow import Piece
     from pypto_serving_router.proxy.shared import Proxy
@@ -57,12 +57,10 @@ _CLOSE: Final = Framing.CLOSE
 _LENGTH: Final = Framing.LENGTH
 
 
-class Exchange:
+class Exchange(Exchanged):
     """A request on its way to a replica, and the answer on its way back.
 
-    The public attributes are the record of it, complete when `proxy.record` gets it. Times are monotonic: `started`,
-    `placed` on a replica, `sent` to it, `first_byte` of the answer (0.0 for what did not happen), `ended`. `status` is
-    what the client was given, 0 if it left before; `received` and `relayed` count the bytes of the two bodies.
+    The public attributes are the record of it, complete when `proxy.record` gets it.
     """
 
     __slots__ = (
@@ -76,34 +74,21 @@ class Exchange:
         "_upstream_paused",
         "client",
         "due",
-        "ended",
-        "first_byte",
         "framing",
         "head",
         "heard",
         "last_piece",
-        "lease",
-        "outcome",
-        "placed",
-        "received",
-        "relayed",
         "request_id",
-        "sent",
         "session",
-        "started",
-        "status",
     )
 
     _buffering: bool  # the session id is looked for in the body
     _body_complete: bool
     _keep_alive: bool
     _pieces: list[Piece] | None  # of the body: not sent yet, or kept for a second try
-    ended: float
     framing: Framing
     heard: bool  # a byte of an answer has come
     last_piece: float
-    outcome: str
-    received: int
 
     def __init__(self, proxy: Proxy, client: ClientConnection, head: RequestHead) -> None:
         self._proxy = proxy
@@ -111,7 +96,7 @@ class Exchange:
         self.head = head
         self.request_id = b"" if head.request_id is None else head.request_id
         self.session: str | None = None
-        self.lease: Lease | None = None
+        self.lease = None
         self.started = started = proxy.now()
         self.due = started + proxy.request_timeout
         self.placed = self.sent = self.first_byte = 0.0

@@ -17,7 +17,7 @@ import platform
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from pypto_serving_router import __version__
 from pypto_serving_router.core.balancer import Phase, Placement
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pypto_serving_router.core.balancer import Balancer
+    from pypto_serving_router.core.exchanged import Exchanged
     from pypto_serving_router.core.ids import SlotId
-    from pypto_serving_router.core.lease import Lease
     from pypto_serving_router.core.sessions import SessionTable
     from pypto_serving_router.core.slot import Slot
 
@@ -227,23 +227,6 @@ class Sources:
     upstream_connections: Callable[[], int]
     slots: Callable[[], Iterable[Slot]] = field(default=tuple)
     log_records_lost: Callable[[], int] = field(default=lambda: 0)
-
-
-class Exchanged(Protocol):
-    """A request that has ended. Times are monotonic, 0.0 for what did not happen."""
-
-    lease: Lease | None
-    status: int
-    """0 if the client left before it was given any."""
-    outcome: str
-    """One of OUTCOMES."""
-    received: int
-    relayed: int
-    started: float
-    placed: float
-    sent: float
-    first_byte: float
-    ended: float
 
 
 class Metrics:
