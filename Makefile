@@ -1,12 +1,14 @@
 # Every target works from a fresh clone; only python3 (3.11 or later) and make are needed.
 PYTHON ?= python3
+# What is worked on stays as it is written; `make test-compiled` tests what users install.
+export PYPTO_ROUTER_COMPILE ?= 0
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 FOR    ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit format test-engine test-vllm test-clients fuzz faults soak bench docs dist clean
+.PHONY: help setup demo test lint types unit format test-compiled test-engine test-vllm test-clients fuzz faults soak bench docs dist clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +42,15 @@ unit: $(READY)
 format: $(READY)  ## format and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+test-compiled: $(READY) .venv-compiled/.ready  ## every test again, with the data path compiled (its environment: .venv-compiled)
+	.venv-compiled/bin/pytest --numprocesses 4 --dist worksteal -q
+
+.venv-compiled/.ready: pyproject.toml hatch_build.py $(shell find src -name '*.py')
+	$(PYTHON) -m venv .venv-compiled
+	PYPTO_ROUTER_COMPILE=1 .venv-compiled/bin/python -m pip install --quiet --disable-pip-version-check --upgrade '.[dev]'
+	.venv-compiled/bin/python -m pip install --quiet --disable-pip-version-check --no-deps 'axe-playwright-python>=0.1.8,<0.2'
+	@touch $@
 
 # What these need is installed, Node included, so a skipped test is a failed one.
 test-engine: $(READY) .venv-engine/.ready  ## tests with a real engine that has a KV cache (its environment: .venv-engine)
@@ -83,8 +94,8 @@ bench: $(READY)  ## compare with nginx, HAProxy and other routers (half an hour;
 docs: $(READY)  ## build the documentation's site, without a network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-dist: $(READY)  ## build the wheel and the sdist
-	$(BIN)/hatchling build
+dist: $(READY)  ## build the sdist and the wheel, compiled if it can be
+	env -u PYPTO_ROUTER_COMPILE $(BIN)/hatchling build
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .venv-engine .venv-vllm .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site
+	rm -rf $(VENV) .venv-compiled .venv-engine .venv-vllm .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site

@@ -37,6 +37,7 @@ COMPILED: Final = (
     "proxy/pool.py",
     "proxy/shared.py",
     "proxy/upstream.py",
+    "telemetry/histogram.py",
     "telemetry/metrics.py",
 )
 """What a request or an event passes through."""

@@ -10,6 +10,8 @@ from uuid import uuid4
 import pytest
 from hypothesis import settings
 
+from pypto_serving_router.process import is_compiled
+
 pytest.register_assert_rewrite("tests.support")
 
 from tests.support.harness import Harness  # noqa: E402 - rewriting must be registered before
@@ -33,6 +35,13 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("gate", deadline=None, print_blob=True, derandomize=True)
 settings.load_profile("gate" if os.environ.get("CI") or os.environ.get("PYPTO_TEST_NO_SKIP") else "default")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the data path at hand has not: what is compiled hides its insides and is not collected."""
+    other = "interpreted" if is_compiled() else "compiled"
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(other)])
+    items[:] = [item for item in items if not item.get_closest_marker(other)]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,6 +15,7 @@ from pypto_serving_router import cli
 from pypto_serving_router.config.model import Fleet, Settings
 from pypto_serving_router.config.schema import fleet_schema
 from pypto_serving_router.errors import JournalError
+from pypto_serving_router.process import is_compiled
 
 PROGRAM = str(Path(sys.executable).parent / "pypto-serving-router")
 TOKEN = "hunter2-hunter2"
@@ -350,8 +351,9 @@ def test_output_that_cannot_be_written_is_no_traceback(redirection: str, status:
 
 
 def test_version() -> None:
-    """`--version` names program and version (spec 1.2)."""
-    assert run("--version").stdout == f"pypto-serving-router {pypto_serving_router.__version__}\n"
+    """`--version` names program, version and build (spec 1.2)."""
+    build = "compiled" if is_compiled() else "not compiled"
+    assert run("--version").stdout == f"pypto-serving-router {pypto_serving_router.__version__} ({build})\n"
 
 
 def test_help_lists_every_option_of_the_specification() -> None:

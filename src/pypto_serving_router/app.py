@@ -104,6 +104,7 @@ class App:
                 upstream_connections=lambda: self._pool.open,
                 slots=lambda: self._fleet.shown,
                 log_records_lost=lambda: logs.sink.lost,
+                compiled=process.is_compiled(),
             )
         )
         self._access = None

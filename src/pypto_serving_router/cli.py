@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 import msgspec
@@ -26,7 +26,7 @@ from pypto_serving_router.config.model import Settings
 from pypto_serving_router.config.schema import fleet_schema
 from pypto_serving_router.errors import ConfigError, Problem, RouterError
 from pypto_serving_router.launch.command import slot_command
-from pypto_serving_router.process import open_missing_streams
+from pypto_serving_router.process import is_compiled, open_missing_streams
 from pypto_serving_router.terminal.commands import COMMANDS
 
 if TYPE_CHECKING:
@@ -228,7 +228,8 @@ command = click.Group(
     epilog=_EPILOG,
 )
 # A deployment may well have a PYPTO_ROUTER_VERSION of its own: these two are only asked for on the command line.
-click.version_option(__version__, message="%(prog)s %(version)s", allow_from_autoenv=False)(command)
+_BUILD: Final = "compiled" if is_compiled() else "not compiled"
+click.version_option(__version__, message=f"%(prog)s %(version)s ({_BUILD})", allow_from_autoenv=False)(command)
 click.help_option("--help", allow_from_autoenv=False)(command)
 
 

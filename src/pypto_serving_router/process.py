@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib.util
 import os
 import resource
 import sys
@@ -20,6 +21,12 @@ _M_MMAP_THRESHOLD: Final = -3
 _MALLOC: Final = ((_M_MMAP_THRESHOLD, 64 << 20), (_M_TRIM_THRESHOLD, 256 << 20), (_M_TOP_PAD, 16 << 20))
 
 _COLLECTIONS: Final = (700, 10, 100)  # the last is Python's times ten
+
+
+def is_compiled() -> bool:
+    """Tell whether the data path runs as machine code, or as Python (docs/explanation/compiled.md)."""
+    spec = importlib.util.find_spec("pypto_serving_router.core.chunks")
+    return spec is not None and spec.origin is not None and not spec.origin.endswith(".py")
 
 
 def open_missing_streams() -> None:

@@ -326,6 +326,7 @@ def test_a_forgotten_pin_keeps_no_other() -> None:
     assert all(pin.before is pin.after and pin.before.session == "" for pin in gone)
 
 
+@pytest.mark.compiled
 def test_the_collector_has_nothing_to_walk() -> None:
     """spec 8: what is remembered is nothing that a garbage collection goes through, once it is a collection old."""
     routing, _ = fleet(3, kept=5000)

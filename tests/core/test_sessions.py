@@ -332,6 +332,7 @@ def test_a_sweep_keeps_to_its_budget(count: int) -> None:
     assert sweeps == count // 100 + 1
 
 
+@pytest.mark.compiled
 def test_pins_are_nothing_to_the_garbage_collector() -> None:
     """spec 3.9: neither a pin nor the index that holds it is walked by a collection."""
     table, replica = SessionTable(ttl=TTL, capacity=10), make()

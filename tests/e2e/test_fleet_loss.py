@@ -41,7 +41,11 @@ def changes(router: Router, slot: str) -> list[tuple[str, str]]:
 
 def moment(router: Router, slot: str, to: str, number: int = 0) -> float:
     """When a slot entered a state for the n-th time, in seconds of an hour."""
-    stamp = router.log_events("slot changed", slot=slot, to=to)[number]["timestamp"]
+
+    def seen() -> list[dict[str, Any]]:  # the log is written by a thread, and may come after the answer
+        return router.log_events("slot changed", slot=slot, to=to)[number:]
+
+    stamp = wait_until(seen, timeout=10, what=f"record {number} that {slot} is {to}")[0]["timestamp"]
     minutes, seconds = stamp[14:-1].split(":")
     return int(minutes) * 60 + float(seconds)
 

@@ -23,6 +23,7 @@ from pypto_serving_router.proxy.frontend import Frontend
 from pypto_serving_router.proxy.pool import ConnectionPool
 from pypto_serving_router.proxy.shared import Proxy
 from pypto_serving_router.proxy.upstream import UpstreamConnection
+from pypto_serving_router.telemetry.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterable
@@ -351,7 +352,7 @@ class Rig:
         self.records: list[Exchange] = []
         self.faults: list[tuple[str, str, bool]] = []
         self.refused: list[int] = []
-        self.gaps: list[float] = []
+        self.gaps = Histogram((1.0,))
         self._minted = 0
         self.routing = Routing(slack=slack, ttl=600.0, capacity=1000)
         self.replicas = [
@@ -370,7 +371,7 @@ class Rig:
             spawn=self.turns.spawn,
             on_fault=self._on_fault,
             record=self.records.append,
-            chunk_gap=self.gaps.append,
+            chunk_gap=self.gaps,
             request_timeout=request_timeout,
             max_body_size=max_body_size,
             connect_retries=connect_retries,

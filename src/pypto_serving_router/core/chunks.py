@@ -8,6 +8,7 @@ and the caller writes the empty line that ends the body.
 from __future__ import annotations
 
 import re
+import string
 from typing import Final
 
 from pypto_serving_router.core.head import MAX_HEAD
@@ -17,6 +18,11 @@ _MEMORY: Final = 4096  # size lines that are remembered
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _TRAILER_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
 _FRAMING = frozenset([b"content-length", b"transfer-encoding"])  # no trailers, RFC 9110 6.5.1; some merge them all
+_CR: Final = 13
+_LF: Final = 10
+_DIGITS: Final = bytes(int(chr(byte), 16) if chr(byte) in string.hexdigits else 16 for byte in range(256))
+_USUAL_DIGITS: Final = 6  # of a size; whatever is longer is read with more care
+_LEAST: Final = 8  # bytes that hold as many digits and an end
 _sizes: dict[bytes, int] = {}
 
 
@@ -52,10 +58,20 @@ class ChunkScanner:
             ChunkError: a size, an extension, the end of a chunk or a trailer line is malformed.
         """
         size = len(data)
-        if self._between:  # the usual piece is an event of a stream: one whole chunk, of a size seen before
-            stop = data.find(b"\n", start) + 1
-            chunk = _sizes.get(data[start:stop]) if stop else None  # compiled, no slice may end before it starts
-            if chunk and stop + chunk + 2 == size and self.content is None and data[-2:] == b"\r\n":
+        # The usual piece is an event of a stream: one whole chunk.
+        if self._between and size - start > _LEAST and self.content is None:
+            chunk, position = 0, start
+            while position < start + _USUAL_DIGITS and (digit := _DIGITS[data[position]]) < 16:
+                chunk = 16 * chunk + digit
+                position += 1
+            if (
+                position + chunk + 4 == size
+                and chunk
+                and data[position] == _CR
+                and data[position + 1] == _LF
+                and data[size - 2] == _CR
+                and data[size - 1] == _LF
+            ):
                 return size
         position = self._scan(data, start)
         self._between = not (self._left or self._line or self._in_trailers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i32, mypyc_attr
 
 if TYPE_CHECKING:
     from pypto_serving_router.core.balancer import Balancer, Placement, Replica
@@ -26,10 +26,10 @@ class Pin:
         self.session = session
         self.replica = replica
         self.last = last
-        self.inflight = 1
+        self.inflight: i32 = 1
+        self.hits: i32 = 0
         self.before: Pin = self if before is None else before
         self.after: Pin = self if after is None else after
-        self.hits = 0
         self.ended: Why | None = None
 
 

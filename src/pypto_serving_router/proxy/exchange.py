@@ -333,7 +333,7 @@ class Exchange(Exchanged):
         self.client.transport.write(data)
         self.relayed += len(data)
         now = self._proxy.now()
-        self._proxy.chunk_gap(now - self.last_piece)
+        self._proxy.chunk_gap.observe(now - self.last_piece)
         self.last_piece = now
 
     def completed(self, *, reusable: bool) -> None:

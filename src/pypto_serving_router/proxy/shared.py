@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pypto_serving_router.proxy.exchange import Exchange
     from pypto_serving_router.proxy.pool import ConnectionPool
     from pypto_serving_router.proxy.upstream import UpstreamConnection
+    from pypto_serving_router.telemetry.histogram import Histogram
 
 _MEMORY: Final = 8192  # descriptions of placements that are remembered
 
@@ -39,7 +40,7 @@ class Proxy:
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         on_fault: Callable[[Replica, UpstreamError], None],
         record: Callable[[Exchange], None],
-        chunk_gap: Callable[[float], None],
+        chunk_gap: Histogram,
         request_timeout: float,
         max_body_size: int,
         connect_retries: int,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import TypeAlias
 
-    from pypto_serving_router.telemetry.metrics import Histogram
+    from pypto_serving_router.telemetry.histogram import Histogram
 
     Labels: TypeAlias = tuple[object, ...]
 
@@ -188,7 +188,10 @@ TASKS = Family(
     "Tasks of the event loop: a steady number, one for each probe and each connect under way, and some for the fleet.",
 )
 LOG_LOST = Family(PREFIX + "log_records_lost_total", "counter", "Log records dropped because stderr did not take them.")
-BUILD = Family(PREFIX + "build_info", "gauge", "Always 1; which version this is.", ("version", "python"))
+BUILD = Family(
+    PREFIX + "build_info", "gauge", "Always 1; which version this is, and whether its data path is compiled.",
+    ("version", "python", "compiled"),
+)  # fmt: skip
 CPU = Family("process_cpu_seconds_total", "counter", "User and system CPU time spent.")
 RESIDENT = Family("process_resident_memory_bytes", "gauge", "Resident memory size.")
 OPEN_FDS = Family("process_open_fds", "gauge", "Open file descriptors.")

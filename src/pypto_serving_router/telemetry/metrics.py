@@ -14,15 +14,15 @@ Rules for editors.
 from __future__ import annotations
 
 import platform
-from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pypto_serving_router import __version__
 from pypto_serving_router.core.balancer import Phase, Placement
 from pypto_serving_router.core.slot import SlotState
 from pypto_serving_router.telemetry import families, process_stats
+from pypto_serving_router.telemetry.histogram import Bounds, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pypto_serving_router.core.sessions import SessionTable
     from pypto_serving_router.core.slot import Slot
 
-_Bounds: TypeAlias = tuple[float, ...]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -52,7 +51,7 @@ OUTCOMES: Final = {
 
 # A cached prompt is answered within tens of milliseconds, a long transcript's prefill takes seconds to a minute, and
 # an answer that is not streamed begins when all of it has been generated: minutes.
-FIRST_BYTE_BUCKETS: Final[_Bounds] = (
+FIRST_BYTE_BUCKETS: Final[Bounds] = (
     0.01,
     0.02,
     0.05,
@@ -71,7 +70,7 @@ FIRST_BYTE_BUCKETS: Final[_Bounds] = (
     600.0,
 )
 # A token takes 5 to 100 ms. Below: several in one read. Above: the batch was held up by somebody's prefill.
-CHUNK_GAP_BUCKETS: Final[_Bounds] = (
+CHUNK_GAP_BUCKETS: Final[Bounds] = (
     0.001,
     0.0025,
     0.005,
@@ -89,7 +88,7 @@ CHUNK_GAP_BUCKETS: Final[_Bounds] = (
     10.0,
 )
 # From an embedding to an hour of reasoning, where the default request timeout ends it.
-DURATION_BUCKETS: Final[_Bounds] = (
+DURATION_BUCKETS: Final[Bounds] = (
     0.05,
     0.1,
     0.25,
@@ -107,7 +106,7 @@ DURATION_BUCKETS: Final[_Bounds] = (
     3600.0,
 )
 # Some 50 µs where a connection is kept, a round trip more where one is opened, seconds where the network is broken.
-OVERHEAD_BUCKETS: Final[_Bounds] = (
+OVERHEAD_BUCKETS: Final[Bounds] = (
     25e-6,
     50e-6,
     1e-4,
@@ -125,7 +124,7 @@ OVERHEAD_BUCKETS: Final[_Bounds] = (
     5.0,
 )
 # A probe is a round trip on a local network; it is given up after the connect timeout, 5 s by default.
-PROBE_BUCKETS: Final[_Bounds] = (
+PROBE_BUCKETS: Final[Bounds] = (
     0.0005,
     0.001,
     0.0025,
@@ -142,7 +141,7 @@ PROBE_BUCKETS: Final[_Bounds] = (
     10.0,
 )
 # Loading a model takes two to twenty minutes, a stop some seconds, a drain up to five minutes by default.
-SLOT_BUCKETS: Final[_Bounds] = (
+SLOT_BUCKETS: Final[Bounds] = (
     0.5,
     1.0,
     2.5,
@@ -160,31 +159,12 @@ SLOT_BUCKETS: Final[_Bounds] = (
     1800.0,
 )
 # 50 ms locally, 200 ms to log in over ssh, half a minute when a process is given its grace period.
-COMMAND_BUCKETS: Final[_Bounds] = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 50.0, 100.0)
+COMMAND_BUCKETS: Final[Bounds] = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 50.0, 100.0)
 # A token's time is tens of milliseconds: the first buckets go unnoticed, the last ones do not.
-LOOP_DELAY_BUCKETS: Final[_Bounds] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+LOOP_DELAY_BUCKETS: Final[Bounds] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 _MOVES: Final[Mapping[str, str]] = {Placement.MOVED_SLACK: "slack", Placement.MOVED_UNROUTABLE: "unroutable"}
-
-
-class Histogram:
-    """How many values fell between which bounds, and their sum."""
-
-    __slots__ = ("bounds", "counts", "sum")
-
-    def __init__(self, bounds: _Bounds) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count a value in the first bucket whose bound is not below it."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
-
-    def __repr__(self) -> str:
-        return f"<Histogram {sum(self.counts)} values, sum {self.sum:g}>"
 
 
 class _Ended:
@@ -207,7 +187,7 @@ class _Ended:
 class _Histograms(dict[_Key, Histogram]):
     """A histogram for each key, made when first asked for."""
 
-    def __init__(self, bounds: _Bounds) -> None:
+    def __init__(self, bounds: Bounds) -> None:
         super().__init__()
         self._bounds = bounds
 
@@ -227,6 +207,7 @@ class Sources:
     upstream_connections: Callable[[], int]
     slots: Callable[[], Iterable[Slot]] = field(default=tuple)
     log_records_lost: Callable[[], int] = field(default=lambda: 0)
+    compiled: bool = False
 
 
 class Metrics:
@@ -239,7 +220,8 @@ class Metrics:
         self._duration: _Histograms[str] = _Histograms(DURATION_BUCKETS)
         self._first_byte: _Histograms[str] = _Histograms(FIRST_BYTE_BUCKETS)
         self._overhead = Histogram(OVERHEAD_BUCKETS)
-        self._chunk_gap = Histogram(CHUNK_GAP_BUCKETS)
+        self.chunk_gap = Histogram(CHUNK_GAP_BUCKETS)
+        """The seconds between two pieces of one answer."""
         self._probes: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._probe_duration: _Histograms[str] = _Histograms(PROBE_BUCKETS)
         self._transitions: defaultdict[tuple[str, str, str, str], int] = defaultdict(int)
@@ -248,8 +230,6 @@ class Metrics:
         self._launched: dict[SlotId, float] = {}
         self._commands: _Histograms[tuple[str, str, str]] = _Histograms(COMMAND_BUCKETS)
         self._loop_delay = Histogram(LOOP_DELAY_BUCKETS)
-        self.chunk_gap: Callable[[float], None] = self._chunk_gap.observe
-        """Count the seconds between two pieces of one answer."""
         self.loop_delay: Callable[[float], None] = self._loop_delay.observe
         """Count the seconds by which the event loop was late."""
 
@@ -268,22 +248,14 @@ class Metrics:
         ended.received += exchange.received
         ended.relayed += exchange.relayed
         started = exchange.started
-        seconds = exchange.ended - started
-        histogram = ended.duration
-        histogram.counts[bisect_left(DURATION_BUCKETS, seconds)] += 1
-        histogram.sum += seconds
+        ended.duration.observe(exchange.ended - started)
         if exchange.first_byte:
             seconds = exchange.first_byte - started
             ended.first_bytes += 1
             ended.first_byte_sum += seconds
-            histogram = ended.first_byte
-            histogram.counts[bisect_left(FIRST_BYTE_BUCKETS, seconds)] += 1
-            histogram.sum += seconds
+            ended.first_byte.observe(seconds)
         if exchange.sent:
-            seconds = exchange.sent - exchange.placed
-            histogram = self._overhead
-            histogram.counts[bisect_left(OVERHEAD_BUCKETS, seconds)] += 1
-            histogram.sum += seconds
+            self._overhead.observe(exchange.sent - exchange.placed)
 
     def refused(self, status: int) -> None:
         """Count what a client sent that was not even a request."""
@@ -355,7 +327,7 @@ class Metrics:
         yield families.REFUSED.values(_labelled(self._refused))
         yield families.DURATION.histograms(_labelled(self._duration))
         yield families.FIRST_BYTE.histograms(_labelled(self._first_byte))
-        yield families.CHUNK_GAP.histograms([((), self._chunk_gap)])
+        yield families.CHUNK_GAP.histograms([((), self.chunk_gap)])
         yield families.OVERHEAD.histograms([((), self._overhead)])
         yield families.REQUEST_BYTES.values(_labelled(received))
         yield families.RESPONSE_BYTES.values(_labelled(relayed))
@@ -405,7 +377,8 @@ class Metrics:
         yield families.LOOP_DELAY.histograms([((), self._loop_delay)])
         yield families.TASKS.values([((), self._sources.tasks())])
         yield families.LOG_LOST.values([((), self._sources.log_records_lost())])
-        yield families.BUILD.values([((__version__, platform.python_version()), 1)])
+        compiled = "yes" if self._sources.compiled else "no"
+        yield families.BUILD.values([((__version__, platform.python_version(), compiled), 1)])
         stats = process_stats.read()
         yield families.CPU.values([((), stats.cpu_seconds)])
         yield families.RESIDENT.values([((), stats.resident_bytes)])
