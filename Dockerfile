@@ -1,8 +1,13 @@
 # The router in a container: docs/how-to/container.md says how to run it, and what it is good for.
 
 FROM python:3.13-slim AS build
+# Compiles the data path: docs/explanation/compiled.md.
+ENV PYPTO_COMPILE=1
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src ./src
 RUN pip wheel --wheel-dir /wheels .
 

@@ -1,7 +1,7 @@
 # Every target works from a fresh clone; only python3 (3.11 or later) and make are needed.
 PYTHON ?= python3
 # What is worked on stays as it is written; `make test-compiled` tests what users install.
-export PYPTO_ROUTER_COMPILE ?= 0
+export PYPTO_COMPILE ?= 0
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
@@ -48,7 +48,7 @@ test-compiled: $(READY) .venv-compiled/.ready  ## every test again, with the dat
 
 .venv-compiled/.ready: pyproject.toml hatch_build.py $(shell find src -name '*.py')
 	$(PYTHON) -m venv .venv-compiled
-	PYPTO_ROUTER_COMPILE=1 .venv-compiled/bin/python -m pip install --quiet --disable-pip-version-check --upgrade '.[dev]'
+	PYPTO_COMPILE=1 .venv-compiled/bin/python -m pip install --quiet --disable-pip-version-check --upgrade '.[dev]'
 	.venv-compiled/bin/python -m pip install --quiet --disable-pip-version-check --no-deps 'axe-playwright-python>=0.1.8,<0.2'
 	@touch $@
 
@@ -95,7 +95,7 @@ docs: $(READY)  ## build the documentation's site, without a network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 dist: $(READY)  ## build the sdist and the wheel, compiled if it can be
-	env -u PYPTO_ROUTER_COMPILE $(BIN)/hatchling build
+	env -u PYPTO_COMPILE $(BIN)/hatchling build
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .venv-compiled .venv-engine .venv-vllm .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site

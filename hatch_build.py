@@ -42,7 +42,7 @@ COMPILED: Final = (
 )
 """What a request or an event passes through."""
 
-SWITCH: Final = "PYPTO_ROUTER_COMPILE"
+SWITCH: Final = "PYPTO_COMPILE"
 """Environment variable: 0 for the plain package, 1 to fail rather than fall back to it."""
 
 

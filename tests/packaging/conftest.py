@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.markdown import ROOT
+from tests.support.processes import environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,11 +16,15 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build wheel and sdist; return the folder that they are in."""
+    """Build sdist and wheel, not compiled; return the folder that they are in."""
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-d", folder], cwd=ROOT, check=True, capture_output=True
+        [sys.executable, "-m", "hatchling", "build", "-d", folder],
+        cwd=ROOT,
+        env=environment({"PYPTO_COMPILE": "0"}),
+        check=True,
+        capture_output=True,
     )
     return folder
 
