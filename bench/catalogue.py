@@ -1,5 +1,6 @@
 """The proxies that can be compared: how each is found, started and asked for its version."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
 OUT = HERE / "out"
 ENVIRONMENTS = OUT / "envs"
 """Where `python -m bench.install` puts what it installs: one folder for each environment."""
@@ -16,7 +18,9 @@ ENVIRONMENTS = OUT / "envs"
 DIRECT = "direct"
 """No proxy at all: the load generator speaks to the stub."""
 OURS = "ours"
+ROUTER = "pypto-serving-router"
 
+_FLAGS = "--replicas {fleet_file} --host 127.0.0.1 --port {port}"
 _GATEWAY = (
     "--prometheus-host 127.0.0.1 --prometheus-port {metrics_port} --log-level error"
     " --max-concurrent-requests 100000 --queue-size 100000"
@@ -24,7 +28,9 @@ _GATEWAY = (
 # Filled in: {port}, {metrics_port}, {folder}, {fleet_file}, {urls}, {replica_flags}, {nginx_conf},
 # {nginx_streaming_conf}, {haproxy_cfg}, {peers} (this project's folder of templates); {bin:NAME} is found by `find`.
 COMMANDS: Mapping[str, str] = {
-    OURS: "{bin:pypto-serving-router} --replicas {fleet_file} --host 127.0.0.1 --port {port}",
+    OURS: f"{{bin:{ROUTER}}} {_FLAGS}",
+    # Run by the interpreter, as where no C compiler is at hand.
+    "ours-plain": f"{{bin:{ROUTER}-plain}} {_FLAGS}",
     "nginx": "{bin:nginx} -e {folder}/nginx.err -c {nginx_conf}",
     "nginx-streaming": "{bin:nginx} -e {folder}/nginx.err -c {nginx_streaming_conf}",
     "haproxy": "{bin:haproxy} -db -f {haproxy_cfg}",
@@ -88,11 +94,26 @@ class Programs:
 
 
 def _usual_places(name: str) -> list[Path]:
-    if name == "pypto-serving-router":
-        return [Path(sys.executable).parent / name]  # that of the checkout, never another one on PATH
+    checkout = Path(sys.executable).parent / ROUTER  # never another one on PATH
+    if name == f"{ROUTER}-plain":
+        return [checkout]
+    if name == ROUTER:
+        return [ENVIRONMENTS / OURS / "bin" / ROUTER, checkout] if installed_is_current() else [checkout]
     if name == "references-python":
         return [ENVIRONMENTS / "references" / "bin" / "python"]
     return [ENVIRONMENTS / name / "bin" / name, ENVIRONMENTS / "bin" / name]
+
+
+def source_digest() -> str:
+    """Return what changes with any change of what an installation is made of."""
+    files = [ROOT / "pyproject.toml", ROOT / "hatch_build.py", *sorted((ROOT / "src").rglob("*.py"))]
+    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()
+
+
+def installed_is_current() -> bool:
+    """Tell whether our own router, as `bench.install` installed it, is of the sources at hand."""
+    ready = ENVIRONMENTS / OURS / ".ready"
+    return ready.exists() and ready.read_text() == source_digest()
 
 
 def version(argv0: str) -> str:
@@ -100,6 +121,9 @@ def version(argv0: str) -> str:
     program = Path(argv0)
     distributions = program.parent.parent.glob("lib/python*/site-packages/*.dist-info")
     of_name = {d.name.partition("-")[0].replace("_", "-"): d.stem.partition("-")[2] for d in distributions}
+    if program.name == ROUTER:
+        answer = subprocess.run([argv0, "--version"], capture_output=True, text=True, timeout=20, check=False)
+        return answer.stdout.strip().removeprefix(f"{ROUTER} ") or "unknown"
     if program.name in of_name:
         return of_name[program.name]
     if program.name.startswith("python"):

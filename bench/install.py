@@ -1,10 +1,10 @@
-"""Installs the peers under bench/out/envs, as any user, and leaves the rest of the machine as it is.
+"""Installs our own router and the peers under bench/out/envs, as any user, and leaves the rest of the machine as it is.
 
     python -m bench.install [NAME ...]
 
-Routers from PyPI get an environment each. nginx, HAProxy and wrk, where they are not on PATH already, come as Debian
-packages that are downloaded and unpacked there: no root, and no service that would start. What cannot be had is said
-and left out.
+Routers get an environment each; ours is installed from the checkout, compiled. nginx, HAProxy and wrk, where they are
+not on PATH already, come as Debian packages that are downloaded and unpacked there: no root, and no service that would
+start. What cannot be had is said and left out.
 """
 
 import argparse
@@ -12,10 +12,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.catalogue import ENVIRONMENTS, PYPI_PEERS, SYSTEM_PROGRAMS, NotFound, Programs
+from bench.catalogue import (
+    ENVIRONMENTS,
+    OURS,
+    PYPI_PEERS,
+    ROOT,
+    SYSTEM_PROGRAMS,
+    NotFound,
+    Programs,
+    installed_is_current,
+    source_digest,
+)
 
 _SYSTEM = ENVIRONMENTS / "system"
 _TIMEOUT = 900
@@ -25,9 +35,9 @@ class InstallFailed(Exception):
     """A peer could not be installed."""
 
 
-def _run(argv: Sequence[str]) -> str:
+def _run(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise InstallFailed(str(exc)) from exc
     if done.returncode:
@@ -50,6 +60,22 @@ def install_from_pypi(name: str) -> None:
     python = str(folder / "bin" / "python")
     _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PYPI_PEERS[name]])
     done.touch()
+
+
+def install_ours() -> None:
+    """Install our own router as users do, which compiles its data path where a C compiler is at hand.
+
+    Raises:
+        InstallFailed: pip could not.
+    """
+    if installed_is_current():
+        return
+    folder = ENVIRONMENTS / OURS
+    _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+    python = str(folder / "bin" / "python")
+    variables = {name: value for name, value in os.environ.items() if name != "PYPTO_COMPILE"}
+    _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(ROOT)], variables)
+    (folder / ".ready").write_text(source_digest())
 
 
 def _apt_get(*words: str) -> str:
@@ -111,7 +137,7 @@ def unpack_from_debian(name: str) -> None:
 def main() -> None:
     """Install what is asked for, or everything."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = [*SYSTEM_PROGRAMS, *PYPI_PEERS]
+    known = [OURS, *SYSTEM_PROGRAMS, *PYPI_PEERS]
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}")
     names = parser.parse_args().names or known
     if unknown := [name for name in names if name not in known]:
@@ -125,6 +151,9 @@ def main() -> None:
 
 
 def _install(name: str) -> str:
+    if name == OURS:
+        install_ours()
+        return str(_shown(ENVIRONMENTS / OURS))
     if name in PYPI_PEERS:
         install_from_pypi(name)
         return str(_shown(ENVIRONMENTS / name))

@@ -6,12 +6,12 @@ import importlib
 import subprocess
 import sys
 import zipfile
+from typing import TYPE_CHECKING
 
 import pytest
 from hatch_build import COMPILED, PACKAGE
 from tests.support.markdown import ROOT
 from tests.support.processes import environment
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
