@@ -126,6 +126,8 @@ def test_agrees_with_a_strict_reader_on_any_bytes(noise: bytes, mark: bytes) -> 
         (b'{"session_id": "two words"}', None),
         (b'{"session_id": ""}', None),
         (b'{"session_id": ["a"]}', None),
+        (rb'{"session\u005fid": "a"}', "a"),
+        (rb'{"\u0073ession_id": "a"}', "a"),
         ('{"session_id": "a"}'.encode("utf-16"), None),
         (b'{"session_id": "a"}\n', "a"),
         (b'{"session_id": "a\\n"}', None),
