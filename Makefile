@@ -43,7 +43,7 @@ format: $(READY)  ## format and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test-compiled: $(READY) .venv-compiled/.ready  ## every test again, with the data path compiled (its environment: .venv-compiled)
+test-compiled: .venv-compiled/.ready  ## every test again, with the data path compiled (its environment: .venv-compiled)
 	.venv-compiled/bin/pytest --numprocesses 4 --dist worksteal -q
 
 .venv-compiled/.ready: pyproject.toml hatch_build.py $(shell find src -name '*.py')

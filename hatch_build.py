@@ -59,8 +59,8 @@ class CompileHook(BuildHookInterface[Any]):
         """Compile, or say why not."""
         if not self._wanted(version):
             return
-        folder = Path(tempfile.mkdtemp(prefix="pypto-compile-"))
-        self._folder = folder
+        self._kept = tempfile.TemporaryDirectory(prefix="pypto-compile-")  # removed with this hook
+        folder = Path(self._kept.name)
         shutil.copytree(Path(self.root, "src", PACKAGE), folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
         done = subprocess.run(
             [
@@ -84,11 +84,6 @@ class CompileHook(BuildHookInterface[Any]):
         for file in folder.glob(f"**/*{sysconfig.get_config_var('EXT_SUFFIX')}"):
             if "build" not in file.relative_to(folder).parts:
                 build_data["force_include"][str(file)] = str(file.relative_to(folder))
-
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
-        """Remove what was built on the way."""
-        if hasattr(self, "_folder"):
-            shutil.rmtree(self._folder)
 
     def _wanted(self, version: str) -> bool:
         """Tell whether to compile: never for an editable installation, whose sources are meant to change."""

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from pypto_serving_router.core.ids import ReplicaId, SlotId
 
 Entry: TypeAlias = tuple[Any, ...]
-"""`(outstanding, pins, turn, replica)`. Entries are told apart by identity, which a tuple of known length has not where
-mypyc has compiled it."""
+"""`(outstanding, pins, turn, replica)`; of no known length, so that a compiled one has an identity to be known by."""
 
 Seen: TypeAlias = tuple[object, ...]
 """Loads as they are written down in passing: id, outstanding, pins and availability of one replica after the other."""

@@ -11,8 +11,8 @@ bit: a shard with each new pin, so that it cannot pile up, and by `sweep`.
 
 No operation may hold the event loop for long, however many pins there are. Two things would: growing one big hash
 table (8 ms at 175,000 entries), and the garbage collector walking the pins. So the index is cut into shards, and
-pins are untracked (`gc=False`). A ring is made of cycles, which nobody would collect then: a pin that is forgotten
-is unlinked by hand, and a table is made once for the life of the process.
+compiled pins are not tracked (`acyclic`). A ring is made of cycles, which nobody would collect then: a pin that is
+forgotten is unlinked by hand, and a table is made once for the life of the process.
 """
 
 from __future__ import annotations
