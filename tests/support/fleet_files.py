@@ -65,6 +65,7 @@ REFUSALS: list[tuple[str, dict[str, Any], str, str]] = [
     ("NUL", {"hosts": [host(serve_args=["a\0"])]}, "hosts[0].serve_args[0]", "NUL"),
     ("NUL in env", {"hosts": [host(env={"A": "\0"})]}, "hosts[0].env.A", "NUL"),
     ("line break in a path", {"hosts": [host(log_dir="/a\nb")]}, "hosts[0].log_dir", "control character"),
+    ("unprintable ssh", {"hosts": [host(ssh="\x80")]}, "hosts[0].ssh", "control character '\\x80'"),
     ("line break in workdir", {"hosts": [host(workdir="/a\nb")]}, "hosts[0].workdir", "control character"),
     ("line break in model", {"hosts": [host(model="/a\nb")]}, "hosts[0].model", "control character"),
     # spec 2.4

@@ -13,7 +13,7 @@ import re
 from pypto_serving_router.config import template
 from pypto_serving_router.core.lines import is_ordinary
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST_NAME = re.compile(rf"(?=.{{1,254}}\Z)({_LABEL}\.)*(?!(\d+|0[xX][\da-fA-F]*)\.?\Z){_LABEL}\.?", re.ASCII)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from pypto_serving_router.config import checks, document
-from pypto_serving_router.config.document import INVALID, Draft, Invalid
+from pypto_serving_router.config.document import INVALID, Draft, Invalid, shown
 from pypto_serving_router.config.model import NAME_PATTERN, Fleet, Settings, slot_name
 from pypto_serving_router.errors import ConfigError, Problem
 
@@ -115,7 +115,7 @@ class _Rules:
         if host is INVALID or port is INVALID:
             return INVALID
         name = f"{host}:{port}"
-        return name if _is_name(name) else self._refuse(f"{place}.name", f"is required: {name} can't be a name")
+        return name if _is_name(name) else self._refuse(f"{place}.name", f"is required: {shown(name)} can't be a name")
 
     def _host(self, host: Draft, place: str, index: int) -> None:
         ssh = host["ssh"]
@@ -123,7 +123,7 @@ class _Rules:
         host.setdefault("address", INVALID if ssh is INVALID else _default_address(ssh))
         host.setdefault("log_dir", INVALID if ssh is INVALID else _default_log_dir(ssh))
         if host["address"] is not INVALID and checks.address(host["address"]):  # only a default can be wrong here
-            host["address"] = self._refuse(f"{place}.address", f"is required: {ssh} gives no address")
+            host["address"] = self._refuse(f"{place}.address", f"is required: {shown(ssh)} gives no address")
         if host["name"] is not INVALID:
             self._claim(self._host_names, [host["name"]], f"{place}.name", f"the name {host['name']}")
         self._expand_home(host, "identity_file", place)
