@@ -93,11 +93,13 @@ def test_a_misspelt_switch_is_refused(tmp_path: Path) -> None:
 
 
 def test_all_that_a_request_passes_through_is_compiled() -> None:
-    """Nothing of the data path is forgotten, and nothing is named that is not there."""
+    """Nothing of the data path is forgotten but what has coroutines, which mypyc makes in a way of its own."""
     proxy = {str(path.relative_to(SOURCE)) for path in SOURCE.glob("proxy/*.py")} - {"proxy/__init__.py"}
+    waiting = {name for name in {*proxy, *COMPILED} if "async def" in (SOURCE / name).read_text()}
 
-    assert proxy <= set(COMPILED)
-    assert all((SOURCE / name).is_file() for name in COMPILED)
+    assert waiting == {"proxy/connector.py", "proxy/local.py"}
+    assert proxy - waiting <= set(COMPILED)
+    assert not waiting & set(COMPILED)
 
 
 @pytest.mark.compiled

@@ -1,4 +1,8 @@
-"""Connections to replicas, made when there is none to take from the pool."""
+"""Connections to replicas, made when there is none to take from the pool.
+
+All that waits on the way of a request is here, and is not compiled: mypyc's coroutines and Python's differ in how they
+are cancelled.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,10 @@ from pypto_serving_router.proxy.upstream import UpstreamConnection
 from pypto_serving_router.telemetry.tls import tls_trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from pypto_serving_router.core.balancer import Replica
+    from pypto_serving_router.proxy.exchange import Exchange
     from pypto_serving_router.proxy.pool import ConnectionPool
 
 
@@ -64,3 +69,18 @@ class Connector:
                 connection.close()
                 self._pool.lost(connection)  # uvloop does not say so
         return connection
+
+
+async def open_for(
+    exchange: Exchange, replica: Replica, connect: Callable[[Replica], Awaitable[UpstreamConnection]]
+) -> None:
+    """Open a connection to `replica` and tell the exchange what came of it."""
+    try:
+        upstream = await connect(replica)
+    except (ConnectFailed, OutOfDescriptors) as error:
+        exchange.not_connected(error)
+    except Exception as error:  # the last resort: whoever watches the task logs it
+        exchange.not_connected(error)
+        raise
+    else:
+        exchange.connected(upstream)

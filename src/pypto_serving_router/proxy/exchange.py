@@ -4,7 +4,7 @@ Theory of operation. An exchange moves through these steps, in this order, drive
 
 1. *begin*: the head is here. The session id is in it, or is looked for in the body, which is then buffered.
 2. *place*: the core chooses a replica and leases it: synchronous, so nothing can come between look-up and pin.
-3. *send*: on an idle connection, or on a new one; only here does an exchange wait in a coroutine.
+3. *send*: on an idle connection, or on a new one; only here does an exchange wait, for a coroutine of the connector's.
 4. *answer_began*, *relay*, *completed*: bytes go from one transport to the other.
 5. *end*: whatever happened, exactly once: the lease is released and the outcome recorded.
 
@@ -35,6 +35,7 @@ from pypto_serving_router.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
+from pypto_serving_router.proxy.connector import open_for
 
 if TYPE_CHECKING:
     import asyncio
@@ -70,6 +71,7 @@ class Exchange(Exchanged):
         "_keep_alive",
         "_pieces",
         "_proxy",
+        "_retries",
         "_upstream",
         "_upstream_paused",
         "client",
@@ -104,6 +106,7 @@ class Exchange(Exchanged):
         self.heard = self._upstream_paused = self._buffering = False
         self._upstream: UpstreamConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._retries = proxy.connect_retries
 
     # --- from the client ---------------------------------------------------------------------
 
@@ -219,45 +222,44 @@ class Exchange(Exchanged):
         # What cannot be sent a second time must not go out on a connection the replica may have closed.
         upstream = proxy.pool.take(lease.replica) if 0 <= size <= _HOLD else None
         if upstream is None:
-            self._connecting = proxy.spawn(self._connect())
+            self._connect()
         else:
             self._send(upstream)
 
-    async def _connect(self) -> None:
-        """Open a connection to the replica, or to another where this one refuses and retries are allowed."""
+    def _connect(self) -> None:
+        """Open a connection to the replica; `connected` or `not_connected` follows, unless the exchange ends before."""
+        assert self.lease is not None
         proxy = self._proxy
-        retries = proxy.connect_retries
-        while True:
-            assert self.lease is not None
-            replica = self.lease.replica
-            try:
-                upstream = await proxy.connect(replica)
-            except OutOfDescriptors as error:
-                headers = {"Retry-After": "1"}
-                self._connecting = None
-                self._answer(answers.error(503, "overloaded", str(error), headers=headers), "no_replica")
-                return
-            except ConnectFailed as error:
-                proxy.on_fault(replica, error)
-                if error.refused and retries > 0:
-                    retries -= 1
-                    try:
-                        self.lease = proxy.routing.replace(self.lease, proxy.now())
-                    except NoReplica:
-                        pass
-                    else:
-                        continue
-                self._connecting = None
-                self._answer(answers.error(502, "upstream_unreachable", str(error)), "upstream_failed")
-                return
-            except Exception:  # the last resort: a fault of the router's own, logged where the task ends
-                self._connecting = None
-                answer = answers.error(500, "internal_error", "the router failed to connect; its log says why")
-                self._answer(answer, "refused")
-                raise
-            self._connecting = None
-            self._send(upstream)
-            return
+        self._connecting = proxy.spawn(open_for(self, self.lease.replica, proxy.connect))
+
+    def connected(self, upstream: UpstreamConnection) -> None:
+        """Send the request, now that there is a connection for it."""
+        self._connecting = None
+        self._send(upstream)
+
+    def not_connected(self, error: Exception) -> None:
+        """Try another replica where this one refused and retries are allowed; else say what is wrong."""
+        self._connecting = None
+        proxy = self._proxy
+        assert self.lease is not None
+        if isinstance(error, ConnectFailed):
+            proxy.on_fault(self.lease.replica, error)
+            if error.refused and self._retries > 0:
+                self._retries -= 1
+                try:
+                    self.lease = proxy.routing.replace(self.lease, proxy.now())
+                except NoReplica:
+                    pass
+                else:
+                    self._connect()
+                    return
+            self._answer(answers.error(502, "upstream_unreachable", str(error)), "upstream_failed")
+        elif isinstance(error, OutOfDescriptors):
+            headers = {"Retry-After": "1"}
+            self._answer(answers.error(503, "overloaded", str(error), headers=headers), "no_replica")
+        else:  # a fault of the router's own, logged where the task ends
+            answer = answers.error(500, "internal_error", "the router failed to connect; its log says why")
+            self._answer(answer, "refused")
 
     def _send(self, upstream: UpstreamConnection) -> None:
         self._upstream = upstream
@@ -373,7 +375,7 @@ class Exchange(Exchanged):
         )
         if stale:
             self._upstream_paused = False
-            self._connecting = proxy.spawn(self._connect())
+            self._connect()
             return
         proxy.on_fault(replica, error)
         message = f"{replica.id} failed before it answered: {error}"
