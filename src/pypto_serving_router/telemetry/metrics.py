@@ -51,117 +51,21 @@ OUTCOMES: Final = {
 
 # A cached prompt is answered within tens of milliseconds, a long transcript's prefill takes seconds to a minute, and
 # an answer that is not streamed begins when all of it has been generated: minutes.
-FIRST_BYTE_BUCKETS: Final[Bounds] = (
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.4,
-    0.8,
-    1.5,
-    3.0,
-    6.0,
-    12.0,
-    25.0,
-    50.0,
-    100.0,
-    200.0,
-    600.0,
-)
+FIRST_BYTE_BUCKETS: Bounds = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 50.0, 100.0, 200.0, 600.0)
 # A token takes 5 to 100 ms. Below: several in one read. Above: the batch was held up by somebody's prefill.
-CHUNK_GAP_BUCKETS: Final[Bounds] = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.015,
-    0.025,
-    0.04,
-    0.06,
-    0.1,
-    0.2,
-    0.4,
-    0.8,
-    1.5,
-    3.0,
-    10.0,
-)
+CHUNK_GAP_BUCKETS: Bounds = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 10.0)
 # From an embedding to an hour of reasoning, where the default request timeout ends it.
-DURATION_BUCKETS: Final[Bounds] = (
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    20.0,
-    40.0,
-    80.0,
-    160.0,
-    320.0,
-    640.0,
-    3600.0,
-)
+DURATION_BUCKETS: Bounds = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 3600.0)
 # Some 50 µs where a connection is kept, a round trip more where one is opened, seconds where the network is broken.
-OVERHEAD_BUCKETS: Final[Bounds] = (
-    25e-6,
-    50e-6,
-    1e-4,
-    2e-4,
-    4e-4,
-    8e-4,
-    0.0015,
-    0.003,
-    0.006,
-    0.012,
-    0.025,
-    0.1,
-    0.5,
-    1.0,
-    5.0,
-)
+OVERHEAD_BUCKETS: Bounds = (25e-6, 50e-6, 1e-4, 2e-4, 4e-4, 8e-4, 0.0015, 0.003, 0.006, 0.012, 0.025, 0.1, 0.5, 1.0, 5.0)
 # A probe is a round trip on a local network; it is given up after the connect timeout, 5 s by default.
-PROBE_BUCKETS: Final[Bounds] = (
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-)
+PROBE_BUCKETS: Bounds = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 # Loading a model takes two to twenty minutes, a stop some seconds, a drain up to five minutes by default.
-SLOT_BUCKETS: Final[Bounds] = (
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    20.0,
-    40.0,
-    80.0,
-    120.0,
-    180.0,
-    300.0,
-    450.0,
-    600.0,
-    900.0,
-    1800.0,
-)
+SLOT_BUCKETS: Bounds = (0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 120.0, 180.0, 300.0, 450.0, 600.0, 900.0, 1800.0)
 # 50 ms locally, 200 ms to log in over ssh, half a minute when a process is given its grace period.
-COMMAND_BUCKETS: Final[Bounds] = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 50.0, 100.0)
+COMMAND_BUCKETS: Bounds = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 50.0, 100.0)
 # A token's time is tens of milliseconds: the first buckets go unnoticed, the last ones do not.
-LOOP_DELAY_BUCKETS: Final[Bounds] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+LOOP_DELAY_BUCKETS: Bounds = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 _MOVES: Final[Mapping[str, str]] = {Placement.MOVED_SLACK: "slack", Placement.MOVED_UNROUTABLE: "unroutable"}
