@@ -42,7 +42,8 @@ from pypto_serving_router.telemetry import loop_delay
 from pypto_serving_router.telemetry.access import AccessLog
 from pypto_serving_router.telemetry.floodgate import Floodgate
 from pypto_serving_router.telemetry.log import Logs, configure
-from pypto_serving_router.telemetry.metrics import Metrics, Sources
+from pypto_serving_router.telemetry.metrics import Metrics
+from pypto_serving_router.telemetry.sources import Sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -19,8 +19,9 @@ from pypto_serving_router.core.slot import Cause, Slot, SlotState
 from pypto_serving_router.fleet.controller import LaunchResult, RetireResult
 from pypto_serving_router.fleet.pool import Capacity, Reserved
 from pypto_serving_router.telemetry.floodgate import Floodgate
-from pypto_serving_router.telemetry.metrics import Metrics, Sources
+from pypto_serving_router.telemetry.metrics import Metrics
 from pypto_serving_router.telemetry.recent import Recent
+from pypto_serving_router.telemetry.sources import Sources
 
 if TYPE_CHECKING:
     from pypto_serving_router.core.answer import Answer

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 SOURCE = ROOT / "src" / PACKAGE
 
 
+def dotted(name: str) -> str:
+    """Return what a module is imported as."""
+    return f"{PACKAGE}.{name.removesuffix('.py').replace('/', '.')}"
+
+
 def build(tmp_path: Path, mypyc: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Build a wheel with this program in the place of mypyc's."""
     pytest.importorskip("hatchling")
@@ -106,7 +111,15 @@ def test_all_that_a_request_passes_through_is_compiled() -> None:
 @pytest.mark.parametrize("name", COMPILED)
 def test_the_compiled_module_is_what_runs(name: str) -> None:
     """Python takes the machine code, not the source beside it."""
-    module = importlib.import_module(f"{PACKAGE}.{name.removesuffix('.py').replace('/', '.')}")
+    module = importlib.import_module(dotted(name))
 
     assert module.__file__ is not None
     assert module.__file__.endswith(".so")
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_any_module_may_be_the_first_that_is_imported(name: str) -> None:
+    """Compiled, what needs another module's classes while it is made and has not imported it ends the process."""
+    done = subprocess.run([sys.executable, "-c", f"import {dotted(name)}"], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")

@@ -21,7 +21,8 @@ from pypto_serving_router.core.lease import Lease
 from pypto_serving_router.core.routing import Routing
 from pypto_serving_router.core.slot import Cause, Slot, SlotState
 from pypto_serving_router.telemetry import families, metrics
-from pypto_serving_router.telemetry.metrics import OUTCOMES, Metrics, Sources
+from pypto_serving_router.telemetry.metrics import OUTCOMES, Metrics
+from pypto_serving_router.telemetry.sources import Sources
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

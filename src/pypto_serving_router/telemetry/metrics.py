@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import platform
 from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pypto_serving_router import __version__
@@ -25,13 +24,12 @@ from pypto_serving_router.telemetry import families, process_stats
 from pypto_serving_router.telemetry.histogram import Bounds, Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from pypto_serving_router.core.balancer import Balancer
     from pypto_serving_router.core.exchanged import Exchanged
     from pypto_serving_router.core.ids import SlotId
-    from pypto_serving_router.core.sessions import SessionTable
     from pypto_serving_router.core.slot import Slot
+    from pypto_serving_router.telemetry.sources import Sources
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -51,13 +49,17 @@ OUTCOMES: Final = {
 
 # A cached prompt is answered within tens of milliseconds, a long transcript's prefill takes seconds to a minute, and
 # an answer that is not streamed begins when all of it has been generated: minutes.
-FIRST_BYTE_BUCKETS: Bounds = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 50.0, 100.0, 200.0, 600.0)
+FIRST_BYTE_BUCKETS: Bounds = (
+    0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 50.0, 100.0, 200.0, 600.0,
+)  # fmt: skip
 # A token takes 5 to 100 ms. Below: several in one read. Above: the batch was held up by somebody's prefill.
 CHUNK_GAP_BUCKETS: Bounds = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 10.0)
 # From an embedding to an hour of reasoning, where the default request timeout ends it.
 DURATION_BUCKETS: Bounds = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 3600.0)
 # Some 50 µs where a connection is kept, a round trip more where one is opened, seconds where the network is broken.
-OVERHEAD_BUCKETS: Bounds = (25e-6, 50e-6, 1e-4, 2e-4, 4e-4, 8e-4, 0.0015, 0.003, 0.006, 0.012, 0.025, 0.1, 0.5, 1.0, 5.0)
+OVERHEAD_BUCKETS: Bounds = (
+    25e-6, 50e-6, 1e-4, 2e-4, 4e-4, 8e-4, 0.0015, 0.003, 0.006, 0.012, 0.025, 0.1, 0.5, 1.0, 5.0,
+)  # fmt: skip
 # A probe is a round trip on a local network; it is given up after the connect timeout, 5 s by default.
 PROBE_BUCKETS: Bounds = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 # Loading a model takes two to twenty minutes, a stop some seconds, a drain up to five minutes by default.
@@ -98,20 +100,6 @@ class _Histograms(dict[_Key, Histogram]):
     def __missing__(self, key: _Key) -> Histogram:
         self[key] = made = Histogram(self._bounds)
         return made
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """What is read when somebody asks, because another part knows it."""
-
-    balancer: Balancer
-    sessions: SessionTable
-    client_connections: Callable[[], int]
-    tasks: Callable[[], int]
-    upstream_connections: Callable[[], int]
-    slots: Callable[[], Iterable[Slot]] = field(default=tuple)
-    log_records_lost: Callable[[], int] = field(default=lambda: 0)
-    compiled: bool = False
 
 
 class Metrics:
