@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from bench.catalogue import NotFound, Programs
+from bench.catalogue import ROUTER, NotFound, Programs, source_digest, version
 from bench.goals import GOALS, Bound, Goal, Verdict, judge
 from bench.growth import addresses, buckets, quantile_bounds
 from bench.measures.registry import MEASURES
@@ -20,6 +20,9 @@ from bench.tables import report, show
 from bench.tally import spread
 from hypothesis import given
 from hypothesis import strategies as st
+
+from bench import catalogue
+from pypto_serving_router import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = Goal(
@@ -251,6 +254,24 @@ def test_a_program_that_is_not_there() -> None:
     """A chosen program that is missing is an error that names it, not a search elsewhere (spec 8)."""
     with pytest.raises(NotFound, match="no program nginx"):
         Programs({"nginx": "/nonexistent/nginx"}).find("nginx")
+
+
+def test_our_router_is_the_installed_one_while_it_is_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled one, as users have it, is measured; one of other sources is not taken for it (spec 8)."""
+    monkeypatch.setattr(catalogue, "ENVIRONMENTS", tmp_path)
+    checkout = str(Path(sys.executable).parent / ROUTER)
+    installed = tmp_path / "ours/bin" / ROUTER
+    installed.parent.mkdir(parents=True)
+    installed.touch(mode=0o755)
+
+    assert Programs({}).find(ROUTER) == checkout
+    ready = tmp_path / "ours/.ready"
+    ready.write_text(source_digest())
+    assert Programs({}).find(ROUTER) == str(installed)
+    assert Programs({}).find(f"{ROUTER}-plain") == checkout
+    ready.write_text("of other sources")
+    assert Programs({}).find(ROUTER) == checkout
+    assert version(checkout) in {f"{__version__} (compiled)", f"{__version__} (not compiled)"}
 
 
 def test_short_run(tmp_path: Path) -> None:
