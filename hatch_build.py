@@ -40,6 +40,7 @@ COMPILED: Final = (
 )
 """What a request or an event passes through."""
 
+MYPYC: Final = "mypy[mypyc]>=2.4,<2.5"
 SWITCH: Final = "PYPTO_COMPILE"
 """Environment variable: 0 for the plain package, 1 to fail rather than fall back to it."""
 
@@ -51,7 +52,7 @@ class CompileHook(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """Return what compiling needs beside hatchling."""
-        return ["mypy[mypyc]>=2.4,<2.5", "msgspec>=0.19,<1", "setuptools>=80"] if self._wanted("standard") else []
+        return [MYPYC, "msgspec>=0.19,<1", "setuptools>=80"] if self._wanted("standard") else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, or say why not."""
@@ -72,10 +73,10 @@ class CompileHook(BuildHookInterface[Any]):
             check=False,
         )  # fmt: skip
         if done.returncode:
+            why = _why(done.stdout + done.stderr)
             if os.environ.get(SWITCH) == "1":
-                raise RuntimeError(f"the data path could not be compiled:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
-            self.app.display_warning("the data path could not be compiled and stays plain Python:")
-            self.app.display_warning(done.stdout[-2000:] + done.stderr[-2000:])
+                self.app.abort(f"The data path could not be compiled:\n{why}")
+            self.app.display_warning(f"The data path could not be compiled and stays plain Python:\n{why}")
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
@@ -89,8 +90,16 @@ class CompileHook(BuildHookInterface[Any]):
             return False
         choice = os.environ.get(SWITCH, "")
         if choice not in {"", "0", "1"}:
-            raise ValueError(f"{SWITCH} is {choice!r}; it can be 0, 1 or unset")
+            self.app.abort(f"{SWITCH} is {choice!r}; it can be 0, 1 or unset")
         if not choice:
-            compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+            compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
             return sys.implementation.name == "cpython" and shutil.which(compiler) is not None
         return choice == "1"
+
+
+def _why(said: str) -> str:
+    """Return what mypyc or the compiler said was wrong."""
+    if "No module named mypyc" in said:
+        return f"mypyc is not there; without build isolation, install {MYPYC!r} and setuptools first"
+    lines = [line for line in said.splitlines() if line.strip() and ": warning:" not in line and ": note:" not in line]
+    return "\n".join(lines[-20:])

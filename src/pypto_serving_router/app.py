@@ -58,6 +58,8 @@ UNCONFIRMED: Final = 3
 _ALL_IPV4: Final = "0.0.0.0"  # noqa: S104 - a fleet is for other machines
 _BACKLOG: Final = 4096  # connections that wait to be accepted; a burst of clients must not be refused
 _SWEEP: Final = 0.5  # seconds between two looks at every deadline; the longest of them is a fraction late
+_STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = (*_STOPPING, signal.SIGHUP)
 _LAST_WORDS: Final = 1.0  # seconds for the log to be written at a sudden end
 _QUIET: Final = 10.0  # seconds between two records of the same trouble
 _REMINDER: Final = 10.0  # seconds between two records of what an orderly stop waits for
@@ -79,6 +81,8 @@ def run(settings: Settings, fleet: Fleet) -> int:
         return loop.run_until_complete(App(settings, fleet, resolve(settings, fleet), logs).run())
     finally:
         loop.close()
+        for number in _SIGNALS:  # a late one finds nothing to stop, and must not change how this ended
+            signal.signal(number, signal.SIG_IGN)
 
 
 class App:
@@ -172,7 +176,7 @@ class App:
                 remedy="set --admin-token, or PYPTO_ROUTER_ADMIN_TOKEN in the environment",
             )
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOPPING:
             loop.add_signal_handler(number, self._on_signal, signal.Signals(number))
         loop.add_signal_handler(signal.SIGHUP, self._log.info, "SIGHUP is ignored")
         try:
@@ -221,6 +225,8 @@ class App:
         confirmed, _ = await asyncio.gather(self._fleet.shutdown(), self._last_requests())
         self._frontend.abort()
         self._pool.close()
+        for number in _STOPPING:
+            asyncio.get_running_loop().add_signal_handler(number, _do_nothing)
         self._log.info("stopped", confirmed=confirmed)
         return confirmed
 
@@ -402,3 +408,7 @@ def _bind(host: str, port: int) -> list[socket.socket]:
 def _url(sock: socket.socket) -> str:
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _do_nothing() -> None:
+    """Let a signal pass."""

@@ -222,6 +222,21 @@ def test_a_second_signal_ends_it_at_once(start_router: Callable[..., Router]) ->
     assert (said["signal"], said["left_running"]) == ("SIGINT", ["node-d0", "node-d1"])
 
 
+def test_signals_after_the_end_change_nothing(
+    start_sim: Callable[..., Sim], start_router: Callable[..., Router]
+) -> None:
+    """Whoever asks again and again gets the status of the orderly stop, not that of a killed process (spec 1.4)."""
+    sim = start_sim()
+    for _ in range(5):
+        router = start_router([sim])
+        router.signal(signal.SIGTERM)
+        router.wait_log("stopped", confirmed=True)
+        while router.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                router.signal(signal.SIGTERM)
+        assert router.wait(10) == 0
+
+
 def test_sighup_is_ignored(start_sim: Callable[..., Sim], start_router: Callable[..., Router]) -> None:
     """X5: A terminal that goes away does not take the router with it (spec 7.11)."""
     router = start_router([start_sim()])

@@ -94,7 +94,15 @@ def test_a_misspelt_switch_is_refused(tmp_path: Path) -> None:
     done = build(tmp_path, FAILS, PYPTO_COMPILE="yes")
 
     assert done.returncode != 0
-    assert "PYPTO_COMPILE is 'yes'; it can be 0, 1 or unset" in done.stdout + done.stderr
+    assert (done.stdout + done.stderr).strip() == "PYPTO_COMPILE is 'yes'; it can be 0, 1 or unset"
+
+
+def test_without_mypyc_it_is_said_what_to_install(tmp_path: Path) -> None:
+    """pip without build isolation takes only what is there."""
+    done = build(tmp_path, "import sys; sys.exit('python: No module named mypyc')", PYPTO_COMPILE="1")
+
+    assert done.returncode != 0
+    assert "install 'mypy[mypyc]>=" in done.stdout + done.stderr
 
 
 def test_all_that_a_request_passes_through_is_compiled() -> None:

@@ -255,6 +255,7 @@ def test_interim_answers_without_end(rig: Rig, sent: bytes) -> None:
         b"\r\n" + answer(),
         b"HTTP/2.0 200 OK\r\n\r\n",
         b"HTTP/1.1 200 OK\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\nContent-Length: 0\n\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",

@@ -181,6 +181,8 @@ class UpstreamConnection:
                     self._fail(exchange, UpstreamProtocolError(f"the answer's head is longer than {MAX_HEAD} bytes"))
                 elif data[:5] != b"HTTP/"[: len(data)]:
                     self._fail(exchange, UpstreamProtocolError("the answer does not begin with HTTP/"))
+                elif data.count(b"\n") != data.count(b"\r\n"):
+                    self._fail(exchange, UpstreamProtocolError("a line of the answer's head does not end in CR LF"))
                 else:
                     self._buffer = data
                 return
