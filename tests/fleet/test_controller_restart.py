@@ -477,3 +477,31 @@ async def test_a_slot_that_was_cut_differently_stays_where_it_was_launched() -> 
         await fleet.retire(D0)
         assert (rig.slot(D0).port, rig.slot(D0).devices) == (8001, (0,))
         assert fleet.capacity().free_slots == (D0, D1, D2)
+
+
+@virtually
+async def test_initial_replicas_wait_for_a_stop_that_is_resumed() -> None:
+    """Spec 7.2, 7.13: what an earlier run was stopping is no replica of this one, and its devices are used again."""
+    before = Rig(slots(2))
+    before.hosts.seconds = 5
+    async with before.running() as fleet:
+        for _ in range(2):
+            await fleet.launch()
+        await before.ready(D0)
+        await before.ready(D1)
+        retiring = [asyncio.ensure_future(fleet.retire(slot)) for slot in (D0, D1)]
+        await before.until(D1, "stopping")
+    for each in retiring:
+        each.cancel()
+    rig = again(before)
+    rig.hosts.seconds = 5
+    async with rig.running() as fleet:
+        await fleet.recover()
+        await fleet.start_initial(2)
+        assert [rig.state(name) for name in (D0, D1)] == ["stopping"] * 2
+        assert not rig.log.find("initial replicas not launched")
+        gone = asyncio.ensure_future(fleet.retire(D1))  # the operator's word is later than the option's
+        await rig.until(D0, "starting")
+        assert (await gone).confirmed
+        assert rig.state(D1) == "free"
+        assert rig.slot(D0).cause == "launched"

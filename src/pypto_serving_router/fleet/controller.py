@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from pypto_serving_router.core.ids import HostId, SlotId
 
+_LEAVING: Final = (SlotState.DRAINING, SlotState.STOPPING)
 SAVE_AGAIN: Final = 1.0
 """Seconds after which a state file that could not be written is tried again."""
 
@@ -134,6 +135,7 @@ class Controller:
         self._timers: dict[SlotId, asyncio.TimerHandle] = {}
         self._launching: dict[SlotId, _Request] = {}
         self._retiring: dict[SlotId, list[asyncio.Future[RetireResult]]] = {}
+        self._owed: set[SlotId] = set()  # to be launched on once an earlier run's stop is done
         self._running: set[asyncio.Task[None]] = set()
         self._asking: set[SlotId] = set()
         self._mailbox = Mailbox()
@@ -331,6 +333,10 @@ class Controller:
         if moved or (event is None and after.taken):
             self._tell(before, after)
         self._settle_launch(before, after)
+        if after.id in self._owed and after.state not in _LEAVING:
+            self._owed.discard(after.id)
+            if after.state is SlotState.FREE and not self._closing:
+                self._choose(_Request(Cause.INITIAL))
         if not after.present and (moved or isinstance(event, Silent | Occupied | Release)):
             result = RetireResult(after, confirmed=after.state is not SlotState.UNCONFIRMED)
             for waiter in self._retiring.pop(after.id, ()):
@@ -423,21 +429,23 @@ class Controller:
 
     def _take_initial(self, count: int) -> None:
         """Choose for each missing replica; one warning says how many found no slot."""
-        missing = count - sum(slot.taken or slot.cooling for slot in self.slots)
+        missing = count - sum(slot.cooling or (slot.taken and slot.state not in _LEAVING) for slot in self.slots)
         picked = self._pool.pick_some(missing)
         for slot in picked:
             self._launch(slot, _Request(Cause.INITIAL))
-        if len(picked) < missing:
+        leaving = [slot.id for slot in self.slots if slot.state in _LEAVING]  # an earlier run's stops, resumed
+        self._owed = set(leaving[: max(missing - len(picked), 0)])
+        if left := max(missing - len(picked) - len(self._owed), 0):
             try:
                 self._pool.pick()
             except PoolFull as problem:
-                left = missing - len(picked)
                 self._log.warning("initial replicas not launched", replicas=left, error=str(problem))
 
     # --- retiring --------------------------------------------------------------------------------
 
     def _retire(self, name: SlotId, force: bool, waiter: asyncio.Future[RetireResult]) -> None:  # noqa: FBT001 - internal
         slot = self._pool.slots.get(name) or self._pool.undeclared.get(name)
+        self._owed.discard(name)
         decision = retirement(slot, Cause.OPERATOR) if slot else None
         if slot is None or decision is None:
             why = f"no replica is on {name}" if slot else f"there is no slot {name}"
