@@ -83,8 +83,8 @@ def test_a_flood_of_failed_requests(start_router: Callable[..., Router], start_s
     router = start_router([replica(sim.url, name="node0")], "--health-interval", "0.05")
 
     failed = 0
-    for _ in range(60):
+    while failed < 8:
+        router.wait_ready(1)  # each failure takes it out of rotation for a probe or two
         failed += router.request("POST", CHAT, body=chat("Hello")).status == 502
 
-    assert failed > 5
     assert len(router.log_events("exchange failed")) == 1
