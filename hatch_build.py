@@ -41,6 +41,7 @@ COMPILED: Final = (
 """What a request or an event passes through."""
 
 MYPYC: Final = "mypy[mypyc]>=2.4,<2.5"
+MSGSPEC: Final = "msgspec>=0.19,<1"  # its types
 SWITCH: Final = "PYPTO_COMPILE"
 """Environment variable: 0 for the plain package, 1 to fail rather than fall back to it."""
 
@@ -52,7 +53,7 @@ class CompileHook(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """Return what compiling needs beside hatchling."""
-        return [MYPYC, "msgspec>=0.19,<1", "setuptools>=80"] if self._wanted("standard") else []
+        return [MYPYC, MSGSPEC, "setuptools>=80"] if self._wanted("standard") else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, or say why not."""

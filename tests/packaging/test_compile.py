@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import tomllib
 import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
-from hatch_build import COMPILED, PACKAGE
+from hatch_build import COMPILED, MSGSPEC, MYPYC, PACKAGE
 from tests.support.markdown import ROOT
 from tests.support.processes import environment
 
@@ -79,6 +80,22 @@ def test_where_it_cannot_be_compiled_the_wheel_is_plain_python(tmp_path: Path) -
     assert "stays plain Python" in done.stdout + done.stderr
     assert "no such header: Python.h" in done.stdout + done.stderr
     assert only_wheel(tmp_path).name.endswith("-py3-none-any.whl")
+
+
+def test_the_compiler_is_the_one_that_the_build_would_use(tmp_path: Path) -> None:
+    """Where `CC` names none that is there, nothing is tried."""
+    done = build(tmp_path, FAILS, CC="/nonexistent/cc")
+
+    assert (done.returncode, "no such header" in done.stdout + done.stderr) == (0, False)
+    assert only_wheel(tmp_path).name.endswith("-py3-none-any.whl")
+
+
+def test_what_compiles_is_what_the_tests_are_run_with() -> None:
+    """The build asks for the ranges that the project declares (docs/explanation/dependencies.md)."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    assert MYPYC in project["optional-dependencies"]["dev"]
+    assert MSGSPEC in project["dependencies"]
 
 
 def test_who_insists_on_compiling_is_told_why_it_failed(tmp_path: Path) -> None:
