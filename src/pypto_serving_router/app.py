@@ -60,7 +60,7 @@ _BACKLOG: Final = 4096  # connections that wait to be accepted; a burst of clien
 _SWEEP: Final = 0.5  # seconds between two looks at every deadline; the longest of them is a fraction late
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS: Final = (*_STOPPING, signal.SIGHUP)
-_LAST_WORDS: Final = 1.0  # seconds for the log to be written at a sudden end
+_LAST_WORDS: Final = 1.0  # seconds for the log to be written at the end
 _QUIET: Final = 10.0  # seconds between two records of the same trouble
 _REMINDER: Final = 10.0  # seconds between two records of what an orderly stop waits for
 _SWEPT_PINS: Final = 2000  # pins removed in one turn of the loop: about 1 ms
@@ -83,6 +83,7 @@ def run(settings: Settings, fleet: Fleet) -> int:
         loop.close()
         for number in _SIGNALS:  # a late one finds nothing to stop, and must not change how this ended
             signal.signal(number, signal.SIG_IGN)
+        logs.sink.flush(_LAST_WORDS)  # what the caller may have to complain of comes after it
 
 
 class App:

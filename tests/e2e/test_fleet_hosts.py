@@ -48,7 +48,7 @@ def test_a_host_behind_ssh(harness: Harness, sshd: Sshd) -> None:
     state = ("--state-file", str(folder / "state"), "--health-interval", "0.3")
     first = harness.start_router({"hosts": hosts}, *state, "--initial-replicas", "2", env=path)
     first.wait_ready(2)
-    launched = [one["slot"] for one in first.log_events("slot changed", to="launching")]
+    launched = [one["slot"] for one in first.wait_logs(2, "slot changed", to="launching")]
     assert launched == ["near-d0", "far-d1"]
     far = slot_processes(folder / "remote logs")
     assert set(far) == {"far-d1"}

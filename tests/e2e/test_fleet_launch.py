@@ -63,7 +63,7 @@ def test_a_launch_starts_and_becomes_ready(harness: Harness) -> None:
     assert (state["build_dir"], state["devices"], state["model"]) == ("/scratch/build_d0", "0", "qwen")
     (pid,) = slot_processes(harness.folder / "logs")["node-d0"]
     assert state["pid"] == pid
-    moves = [(one["from"], one["to"]) for one in router.log_events("slot changed")]
+    moves = [(one["from"], one["to"]) for one in router.wait_logs(3, "slot changed")]
     assert moves == [("free", "launching"), ("launching", "starting"), ("starting", "ready")]
 
 
@@ -74,7 +74,7 @@ def test_a_launched_replica_serves_as_soon_as_it_can(harness: Harness) -> None:
 
     router.wait_ready(1, timeout=30)
 
-    wait_until(lambda: router.log_events("replica is routable", replica="node-d0"), what="its record")
+    router.wait_log("replica is routable", replica="node-d0")
     assert router.log_events("replica is not routable") == []
 
 
@@ -111,11 +111,12 @@ def test_initial_replicas_are_launched_at_once(harness: Harness) -> None:
 
     router.wait_ready(3)
 
+    router.wait_logs(3, "slot changed", to="ready")
     changes = [(one["to"], one["slot"]) for one in router.log_events("slot changed")]
     assert changes[:4] == [("launching", slot) for slot in ("good-d0", "good-d1", "bad-d2", "late-d3")]
     first_ready = next(index for index, (to, _) in enumerate(changes) if to == "ready")
     assert [to for to, _ in changes[:first_ready]].count("starting") == 3
-    told = router.log_events("initial replica not launched")
+    told = router.wait_logs(1, "initial replica not launched")
     assert len(told) == 1
     assert "no-such-program" in told[0]["error"]
     left = capacity(router)
@@ -154,8 +155,8 @@ def test_a_replica_that_exits_while_it_loads_is_told_at_once(harness: Harness) -
     assert log.header("Content-Type") == "text/plain; charset=utf-8"
     whole = router.request("GET", "/replicas/node-d0/log").body
     assert whole.startswith(b"--- node-d0 launch ")
-    time_of_loss = [one for one in router.log_events("slot changed") if one["cause"] == "exited"]
-    assert len(time_of_loss) == 1, "a first launch is not retried"
+    router.wait_log("slot changed", to="free")
+    assert len(router.log_events("slot changed", cause="exited")) == 1, "a first launch is not retried"
 
 
 def test_logs_of_what_is_not_there(start_sim: Callable[..., Sim], harness: Harness) -> None:
@@ -184,7 +185,7 @@ def test_a_launch_that_takes_too_long_is_stopped(harness: Harness) -> None:
 
     assert slot_processes(logs) == {}
     assert "not ready within 1.5 s" in left["last_errors"]["node-d0"]
-    causes = [one["cause"] for one in router.log_events("slot changed", to="stopping")]
+    causes = [one["cause"] for one in router.wait_logs(1, "slot changed", to="stopping")]
     assert causes == ["launch-timeout"]
 
 

@@ -41,11 +41,7 @@ def changes(router: Router, slot: str) -> list[tuple[str, str]]:
 
 def moment(router: Router, slot: str, to: str, number: int = 0) -> float:
     """When a slot entered a state for the n-th time, in seconds of an hour."""
-
-    def seen() -> list[dict[str, Any]]:  # the log is written by a thread, and may come after the answer
-        return router.log_events("slot changed", slot=slot, to=to)[number:]
-
-    stamp = wait_until(seen, timeout=10, what=f"record {number} that {slot} is {to}")[0]["timestamp"]
+    stamp = router.wait_logs(number + 1, "slot changed", slot=slot, to=to)[number]["timestamp"]
     minutes, seconds = stamp[14:-1].split(":")
     return int(minutes) * 60 + float(seconds)
 
@@ -109,7 +105,7 @@ def test_the_dead_are_replaced_and_hopeless_slots_given_up(start_sim: Callable[.
     survivor = {"host": "127.0.0.1", "port": start_sim().port, "name": "survivor"}
     fleet = {"replicas": [survivor], "hosts": hosts}
     router = harness.start_router(fleet, *timing, "--initial-replicas", "6")
-    wait_until(lambda: len(router.log_events("slot changed", to="ready")) == 6, timeout=60, what="six ready replicas")
+    router.wait_logs(6, "slot changed", timeout=60, to="ready")
     traffic = Traffic(router)
     reaper = threading.Thread(target=kill_each, args=(router, logs, "dying-d4"), daemon=True)
     reaper.start()

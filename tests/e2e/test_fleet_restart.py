@@ -192,7 +192,7 @@ def test_a_slot_that_is_no_longer_declared_is_kept(harness: Harness, restart: Ca
     assert phases(router) == {"node-d0": "ready"}
     assert unconfirmed(router) == {"node-d1": "undeclared"}
     assert b'slot_state{host="node",slot="node-d1",state="unconfirmed"} 1' in router.request("GET", "/metrics").body
-    assert router.log_events("slot is not declared any more")[0]["slot"] == "node-d1"
+    assert router.wait_log("slot is not declared any more")["slot"] == "node-d1"
     assert retire(router, "node-d1").status == 500
     assert set(recorded(harness.folder / "state")) == {"node-d0", "node-d1"}
     assert set(slot_processes(harness.folder / "logs")) == {"node-d0", "node-d1"}

@@ -90,7 +90,7 @@ def test_a_stop_drains_first(
     assert [answer.status for answer in retired] == [200] * 3, "they share one retirement"
     assert set(slot_processes(logs)) == {other}
     assert capacity(router)["free_slots"] == [name]
-    assert len(router.log_events("slot changed", slot=name, to="stopping")) == 1
+    assert len(router.wait_logs(1, "slot changed", slot=name, to="stopping")) == 1
     assert retire(router, name).status == 404
 
 
@@ -104,7 +104,7 @@ def test_what_outlasts_the_drain_is_cut(harness: Harness) -> None:
         requests[0].wire.read_to_end()
 
     assert not requests[0].wire.received.endswith(b"0\r\n\r\n")
-    causes = [one["cause"] for one in router.log_events("slot changed", to="stopping")]
+    causes = [one["cause"] for one in router.wait_logs(1, "slot changed", to="stopping")]
     assert causes == ["drain-timeout"]
 
 

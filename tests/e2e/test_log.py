@@ -73,6 +73,7 @@ def test_each_event_once(start_sim: Callable[..., Sim], start_router: Callable[.
         sim.heal()
         router.wait_ready(1)
 
+    router.wait_logs(2, "replica is routable", replica="node0")
     told = Counter(record["event"] for record in router.log_events() if record.get("replica") == "node0")
     assert told == {"replica is not routable": 2, "replica is routable": 2}
 
@@ -87,4 +88,4 @@ def test_a_flood_of_failed_requests(start_router: Callable[..., Router], start_s
         router.wait_ready(1)  # each failure takes it out of rotation for a probe or two
         failed += router.request("POST", CHAT, body=chat("Hello")).status == 502
 
-    assert len(router.log_events("exchange failed")) == 1
+    assert len(router.wait_logs(1, "exchange failed")) == 1

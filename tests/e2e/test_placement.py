@@ -255,4 +255,4 @@ def test_another_replica_is_tried_where_nothing_was_sent(
     assert statuses.count(502) == 2
     assert set(statuses[2:]) == {200}
     for router in (patient, strict):
-        assert len(router.log_events("exchange failed")) == 2
+        assert len(router.wait_logs(2, "exchange failed")) == 2

@@ -109,7 +109,7 @@ def test_each_exchange_is_logged_once(
     router.request("GET", "/v1/models")
     with held(router):
         pass
-    wait_until(lambda: len(router.log_events("exchange ended")) >= 4, what="four records")
+    router.wait_logs(4, "exchange ended")
     router.request("GET", "/health")
 
     whole, slow, models, left = router.log_events("exchange ended")

@@ -39,7 +39,12 @@ class Router(Process):
     # --- its log ---
 
     def log_events(self, event: str | None = None, **fields: object) -> list[dict[str, Any]]:
-        """Return the records so far, those of one event and with these fields if given."""
+        """Return the records so far, those of one event and with these fields if given.
+
+        A thread writes them, so a record may come after the answer that tells of the same: what must be there is
+        waited for (`wait_log`, `wait_logs`), and so is the last of what is read in order. What is read here is what
+        must not be there, what a record waited for follows, and the log of a router that has ended.
+        """
         with self.stderr_path.open("rb") as log:
             log.seek(self._parsed)
             whole, newline, _ = log.read().rpartition(b"\n")
@@ -54,15 +59,21 @@ class Router(Process):
 
     def wait_log(self, event: str, *, timeout: float = 30.0, **fields: object) -> dict[str, Any]:
         """Return the first record of an event with these fields, once it is there."""
+        return self.wait_logs(1, event, timeout=timeout, **fields)[0]
+
+    def wait_logs(self, count: int, event: str, *, timeout: float = 30.0, **fields: object) -> list[dict[str, Any]]:
+        """Return the records of an event with these fields, once there are `count` of them or more."""
 
         def seen() -> list[dict[str, Any]]:
             ended = self.status
             records = self.log_events(event, **fields)
-            if not records and ended is not None:
+            if len(records) >= count:
+                return records
+            if ended is not None:
                 raise AssertionError(f"the router ended with {ended} before it logged {event!r}:\n{self.stderr}")
-            return records
+            return []
 
-        return wait_until(seen, timeout=timeout, what=f"log record {event!r} {fields or ''}")[0]
+        return wait_until(seen, timeout=timeout, what=f"log record {event!r} {fields or ''}")
 
     # --- its endpoints ---
 
