@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pypto_serving_router.core import lines
@@ -77,7 +77,9 @@ def test_what_is_kept_is_bounded(memory: LineMemory) -> None:
     assert 1000 <= most <= 5000
 
 
-@given(st.binary(max_size=8))
+@given(st.binary(max_size=8) | st.binary(min_size=60, max_size=70))
+@example(bytes(range(0x20, 0x7F)))
+@example(bytes(range(0x80, 0x100)) + b"\t")
 def test_tokens_and_text(value: bytes) -> None:
     """spec 4.8: a token is printable ASCII without separators (RFC 9110 5.6.2), text has no control but the tab."""
     text = value.decode("latin-1")

@@ -299,7 +299,7 @@ class Balancer:
         if queued is None or entry < queued:
             replica.queued = entry
             heappush(self._heap, entry)
-            if len(self._heap) > 4 * len(self._replicas) + 64:
+            if len(self._heap) > 2 * len(self._replicas) + 16:
                 self._heap = [r.queued for r in self._replicas.values() if r.queued is not None]
                 heapify(self._heap)
 
@@ -341,9 +341,8 @@ class Balancer:
             if replica.queued is not entry:
                 heappop(heap)
                 continue
-            key = replica.key()
-            if key == entry:
+            if replica.outstanding == entry[0] and replica.pins == entry[1] and replica.turn == entry[2]:
                 return entry
-            replica.queued = key
+            replica.queued = key = replica.key()
             heapreplace(heap, key)
         raise NoReplica

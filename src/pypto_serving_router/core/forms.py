@@ -4,7 +4,7 @@ Theory of operation. The first head of its kind is judged line by line (`head.pa
 kept as a form: the bytes of the head, with a blank for each value that differs from request to request. Which those
 are is learned: a line that was never seen before is a blank, one that is remembered (`lines`) is not. A head that has
 exactly the bytes of a form around its blanks, and in them values that need no judgement, is the first one but for
-these values. Any other is judged line by line.
+these values. Any other is judged line by line. A value needs none if the connection's last head had the same.
 
 Rules for editors.
 
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pypto_serving_router.core import lines as kinds
 from pypto_serving_router.core.head import MAX_LENGTH_DIGITS, RequestHead, parse_request
-from pypto_serving_router.core.lines import TEXT, request_lines
-from pypto_serving_router.core.session_id import PLAIN_ID
+from pypto_serving_router.core.lines import is_text, request_lines
+from pypto_serving_router.core.session_id import from_header
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,10 @@ _PERSISTENCE: Final = frozenset([b"close", b"keep-alive"])
 _UNSEEN: Final = (0, b"")
 
 _Sketch: TypeAlias = tuple[tuple[tuple[bytes, int], ...], bytes, bytes]
-"""What stands before each blank, and what the blank holds; what stands after the last; the lines that go on."""
+"""What stands before each blank, and what the blank holds; what stands after the last; the lines that go on.
+
+A blank goes to the end of its line, and that belongs to it.
+"""
 
 _forms: dict[_Sketch, Form] = {}
 
@@ -64,33 +67,50 @@ class Form:
             b"X-Forwarded-Host: %b\r\nX-Request-Id: %%b\r\n\r\n"
         ) % (_fixed(head.method), _fixed(head.target), fields, _fixed(head.host))
 
-    def fill(self, block: bytes) -> RequestHead | None:
-        """Read a head, which ends before the empty line; None if it is not of this kind, whatever it is."""
+    def fill(self, data: bytes, last: RequestHead | None = None) -> RequestHead | None:
+        """Read the head that `data` begins with; None if it is not whole or not of this kind, whatever it is.
+
+        `last` is the head before it on the connection.
+        """
         head = RequestHead()
         head.length = -1
-        head.sessions = None
+        head.sessions = head.session = None
         head.values = values = []
+        known = last.values if last is not None and last.form is self else None
         end = 0
-        for before, size, kind in self._blanks:
+        for number, (before, size, kind) in enumerate(self._blanks):
             start = end + size
-            if block[end:start] != before:
+            if data[end:start] != before:
                 return None
-            end = block.find(b"\r\n", start)
-            if end < 0:
-                end = len(block)
-            value = block[start:end]
+            if known is not None and last is not None:
+                value = known[number]
+                end = start + len(value)
+                if data[start:end] == value:
+                    values.append(value)
+                    if kind == _LENGTH:
+                        head.length = last.length
+                    elif kind == _SESSION:
+                        head.sessions = last.sessions
+                        head.session = last.session
+                    continue
+            end = data.find(b"\r\n", start) + 2
+            if end < 2:
+                return None
+            value = data[start : end - 2]
             if kind == _LENGTH:
-                if not value.isdigit() or end - start > MAX_LENGTH_DIGITS:
+                if not value.isdigit() or len(value) > MAX_LENGTH_DIGITS:
                     return None
                 head.length = int(value)
             elif kind == _SESSION:
-                if not value or value.translate(None, PLAIN_ID):
-                    return None
                 head.sessions = [value]
-            elif value.translate(None, TEXT):
+                head.session = from_header(head.sessions)
+                if head.session is None:
+                    return None
+            elif not is_text(value):
                 return None
-            values.append(value)
-        if block[end:] != self._tail:
+            values.append(data[start:end])
+        head.size = end + len(self._tail)
+        if data[end : head.size] != self._tail:
             return None
         head.form = self
         head.method = self._method
@@ -103,11 +123,11 @@ class Form:
         head.forwarded_for = head.request_id = None
         return head
 
-    def lines(self, values: Sequence[bytes]) -> list[bytes]:
+    def lines(self, values: list[bytes]) -> list[bytes]:
         """Return the field lines that go on, of a head with these values."""
-        return (self._fields % tuple(values)).split(b"\r\n")[:-1]
+        return (self._fields % tuple(values)).split(b"\r\n")[:-1]  # after the last end of a line is nothing
 
-    def forward(self, values: Sequence[bytes], *, host: bytes, peer: bytes, request_id: bytes) -> bytes:
+    def forward(self, values: list[bytes], *, host: bytes, peer: bytes, request_id: bytes) -> bytes:
         """Serialise a head with these values for the replica known as `host`."""
         return self._pattern % (host, *values, peer, request_id)
 
@@ -115,16 +135,12 @@ class Form:
         return f"<Form of {self._method.decode()} {self._target.decode()} with {len(self._blanks)} blanks>"
 
 
-def read_request(block: bytes, form: Form | None) -> tuple[RequestHead, Form | None]:
-    """Read the head of a request, by `form` if it fits; return it with the form for the next one.
+def judge_request(block: bytes, form: Form | None) -> tuple[RequestHead, Form | None]:
+    """Read the head of a request line by line; return it with the form for the next one, which may be the old one.
 
     Raises:
         RequestError: as `parse_request`.
     """
-    if form is not None:
-        head = form.fill(block)
-        if head is not None:
-            return head, form
     sketch = _sketch(block) if len(block) <= _MAX_SIZE else None
     head = parse_request(block)
     if sketch is not None and head.plain and head.host and not head.chunked and not head.expect:
@@ -140,11 +156,12 @@ def _sketch(block: bytes) -> _Sketch | None:
     """Tell what is fixed in a head from its blanks; None if it is of no kind that has been seen before."""
     blanks: list[tuple[bytes, int]] = []
     fields: list[bytes] = []
-    fixed, *lines = block.split(b"\r\n")
+    start, *lines = block.split(b"\r\n")
+    fixed = start + b"\r\n"
     for line in lines:
         kind, value = request_lines.fields.get(line, _UNSEEN)
         if kind == _PLAIN:
-            fields.append(_fixed(line))
+            fields.append(_fixed(line) + b"\r\n")
         elif kind:
             if kind not in _FIXED or (kind == kinds.CONNECTION and value.lower() not in _PERSISTENCE):
                 return None
@@ -156,14 +173,14 @@ def _sketch(block: bytes) -> _Sketch | None:
             before = name + colon
             if kind != _PLAIN:
                 before += value[: len(value) - len(value.lstrip(b" \t"))]
-            blanks.append((fixed + b"\r\n" + before, kind))
+            blanks.append((fixed + before, kind))
             fields.append(_fixed(before) + b"%b")
             fixed = b""
             continue
-        fixed += b"\r\n" + line
+        fixed += line + b"\r\n"
     if len(blanks) > _MAX_BLANKS:
         return None
-    return tuple(blanks), fixed, b"\r\n".join([*fields, b""])
+    return tuple(blanks), fixed + b"\r\n", b"".join(fields)
 
 
 def _fixed(text: bytes) -> bytes:

@@ -23,9 +23,10 @@ from pypto_serving_router.core.lines import bad, is_text, is_token, remember, re
 from pypto_serving_router.errors import RequestError, UpstreamProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from pypto_serving_router.core.forms import Form
+    from pypto_serving_router.core.ids import SessionId
 
 MAX_HEAD: Final = 64 * 1024
 """Bytes of a head (spec 4.10)."""
@@ -63,8 +64,9 @@ class RequestHead:
     """One request's head.
 
     `target` is in origin-form. `length` is -1 without a Content-Length. `sessions` and `forwarded_for` are None where
-    the field is absent, else every value. `host` is what the client asked for (of an absolute-form target, its
-    authority), None in a 1.0 request without. `plain` says that none of the fields a proxy adds was there. `form` and
+    the field is absent, else every value; `session` is the usable id among them, if that is known. `host` is what the
+    client asked for (of an absolute-form target, its authority), None in a 1.0 request without. `plain` says that none
+    of the fields a proxy adds was there. `size` counts the bytes of the head, the empty line included. `form` and
     `values` are there if a form was filled in (`forms`).
     """
 
@@ -81,16 +83,19 @@ class RequestHead:
         "minor",
         "plain",
         "request_id",
+        "session",
         "sessions",
+        "size",
         "target",
         "values",
     )
 
+    size: int
     method: bytes
     target: bytes
     minor: int
     form: Form | None
-    values: Sequence[bytes]
+    values: list[bytes]
     length: int
     chunked: bool
     host: bytes | None
@@ -98,6 +103,7 @@ class RequestHead:
     expect: bool
     plain: bool
     sessions: list[bytes] | None
+    session: SessionId | None
     forwarded_for: list[bytes] | None
     request_id: bytes | None
     _lines: list[bytes]
@@ -163,13 +169,14 @@ def parse_request(block: bytes) -> RequestHead:
     if len(lines) > MAX_FIELDS + 1:
         raise RequestError(431, "too_many_fields", f"a request may have {MAX_FIELDS} header fields")
     head = RequestHead()
+    head.size = len(block) + 4
     start = lines.pop(0)
     head.method, head.target, minor, authority = _request_starts.get(start) or _read_request_line(start)
     head.minor = minor
     head.plain = True
     head.length = -1
     head.chunked = head.expect = False
-    head.sessions = head.forwarded_for = head.request_id = None
+    head.sessions = head.session = head.forwarded_for = head.request_id = None
     head.form = None
     head._lines = kept = []  # noqa: SLF001 - this is its constructor
     host: bytes | None = None

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-PLAIN_ID: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-"
+_PLAIN: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-"
 """The characters of a usable id."""
 
-_USABLE: Final = re.compile(rf"[{re.escape(PLAIN_ID.decode())}]{{1,128}}")
+_USABLE: Final = re.compile(rf"[{re.escape(_PLAIN.decode())}]{{1,128}}")
 
 _LONGEST_LITERAL: Final = 2 + 128 * len(r"\u0061")
 """Bytes of the longest JSON string that spells a usable id: every character escaped."""
@@ -50,9 +50,7 @@ def from_header(values: Sequence[bytes]) -> SessionId | None:
     first = values[0]
     if len(values) > 1 and any(value != first for value in values):
         return None
-    if first and len(first) <= 128 and not first.translate(None, PLAIN_ID):
-        return SessionId(first.decode())
-    return None
+    return _plain(first)
 
 
 def from_body(body: bytes) -> SessionId | None:
@@ -95,12 +93,16 @@ def _second_look(body: bytes, decode: Callable[[bytes], _T]) -> _T | None:
 
 def spelled(literal: msgspec.Raw) -> SessionId | None:
     """Return the usable id that a JSON string spells."""
-    if memoryview(literal).nbytes > _LONGEST_LITERAL:
-        return None
+    spelling = bytes(literal)
+    if spelling[:1] != b'"' or len(spelling) > _LONGEST_LITERAL:
+        return None  # absent, or not a string, or too long
+    found = _plain(spelling[1:-1])
+    if found is not None:
+        return found
     try:
-        return usable(_read_string(literal))
+        return usable(_read_string(spelling))  # its characters may be escaped
     except msgspec.DecodeError:
-        return None  # absent, or not a string
+        return None  # not UTF-8
 
 
 def text_of(literal: msgspec.Raw) -> str | None:
@@ -117,6 +119,15 @@ def text_of(literal: msgspec.Raw) -> str | None:
     except ValueError:
         return None  # not UTF-8
     return text
+
+
+def _plain(value: bytes) -> SessionId | None:
+    """Return the id that these bytes are, if they are one."""
+    if not value or len(value) > 128:
+        return None
+    # Of letters, digits and dashes are nearly all ids, and that is known sooner: `translate` has a table to make first.
+    plain = value.replace(b"-", b"").isalnum() or not value.translate(None, _PLAIN)
+    return SessionId(value.decode()) if plain else None
 
 
 def usable(value: str) -> SessionId | None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from pypto_serving_router.core import answer as answers
 from pypto_serving_router.core.chunks import ChunkError, ChunkScanner
-from pypto_serving_router.core.forms import read_request
+from pypto_serving_router.core.forms import judge_request
 from pypto_serving_router.core.head import MAX_HEAD, RequestHead
 from pypto_serving_router.errors import RequestError
 from pypto_serving_router.proxy.flow import Piece, peer_has_left, reset
@@ -304,20 +304,23 @@ class ClientConnection:
 
     def _start(self, data: bytes) -> bytes:
         """Start the request at the beginning of `data`; return what follows it, or all of it if the head is short."""
-        if data[:2] == b"\r\n":  # RFC 9112 2.2: empty lines before a request line are passed over
-            data = data[_EMPTY_LINES.match(data).end() :]  # type: ignore[union-attr] # it matches anything
-        end = data.find(b"\r\n\r\n", 0, MAX_HEAD)
-        if end < 0:
-            self._await_head(data)
-            return b""
-        try:
-            head, self._form = read_request(data[:end], self._form)
-        except RequestError as error:
-            self._refuse(error)
-            return b""
+        form = self._form
+        head = None if form is None else form.fill(data, self.head)
+        if head is None:
+            if data[:2] == b"\r\n":  # RFC 9112 2.2: empty lines before a request line are passed over
+                data = data[_EMPTY_LINES.match(data).end() :]  # type: ignore[union-attr] # it matches anything
+            end = data.find(b"\r\n\r\n", 0, MAX_HEAD)
+            if end < 0:
+                self._await_head(data)
+                return b""
+            try:
+                head, self._form = judge_request(data[:end], form)
+            except RequestError as error:
+                self._refuse(error)
+                return b""
         self.head = head
         self._partial = False
-        end += 4
+        end = head.size
         self.handler = handler = self._frontend.open(self, head)
         if head.length > 0:
             stop = end + head.length

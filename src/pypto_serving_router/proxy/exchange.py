@@ -123,7 +123,7 @@ class Exchange(Exchanged):
         if head.expect and not complete and not received:
             self.client.send_continue()
         if head.sessions is not None:
-            self._place(from_header(head.sessions), self.started)
+            self._place(head.session or from_header(head.sessions), self.started)
         elif (sources := self._proxy.sources) is not None and (session := sources.in_head(head.lines)) is not None:
             self._place(session, self.started)
         elif not complete:
@@ -273,8 +273,8 @@ class Exchange(Exchanged):
         pieces = self._pieces
         if not pieces:
             upstream.transport.write(head)
-        elif len(pieces) == 1 and len(pieces[0]) <= _JOIN:
-            upstream.transport.write(head + pieces[0])
+        elif len(pieces) == 1 and isinstance(piece := pieces[0], bytes) and len(piece) <= _JOIN:
+            upstream.transport.write(head + piece)
         else:
             upstream.transport.writelines([head, *pieces])
         self.sent = self._proxy.now()

@@ -175,8 +175,8 @@ class UpstreamConnection:
             data = self._buffer + data
             self._buffer = b""
         while True:
-            end = data.find(b"\r\n\r\n", 0, MAX_HEAD)
-            if end < 0:
+            end = data.find(b"\r\n\r\n")
+            if not 0 <= end <= MAX_HEAD - 4:
                 if len(data) >= MAX_HEAD:
                     self._fail(exchange, UpstreamProtocolError(f"the answer's head is longer than {MAX_HEAD} bytes"))
                 elif data[:5] != b"HTTP/"[: len(data)]:
