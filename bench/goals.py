@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from bench.catalogue import OURS
-from bench.summary import Results, Row, number, rows
+from bench.summary import Results, Row, in_pairs, least, number, rows
 
 
 class Verdict(StrEnum):
@@ -89,8 +89,11 @@ GOALS = (
 )
 
 
-def judge(goal: Goal, table: Mapping[str, Row]) -> Outcome:
-    """Return the verdict on one goal from its measure's rows."""
+def judge(goal: Goal, table: Mapping[str, Row], ratios: Mapping[str, float] | None = None) -> Outcome:
+    """Return the verdict on one goal from its measure's rows.
+
+    `ratios` are of our figure to each proxy's, where they are better known than from the rows.
+    """
     mine = table.get(OURS)
     value = number(mine, goal.figure)
     if mine is None or goal.figure not in mine:
@@ -99,7 +102,7 @@ def judge(goal: Goal, table: Mapping[str, Row]) -> Outcome:
         return Outcome(goal, Verdict.MISS, None, str(mine[goal.figure]))
     if bad := number(mine, "bad"):
         return Outcome(goal, Verdict.MISS, value, f"{bad:.0f} bad answers void it")
-    checks = [_check(goal, bound, value, table) for bound in goal.must]
+    checks = [_check(goal, bound, value, table, ratios) for bound in goal.must]
     doubt = _doubt(goal, table)
     note = "; ".join(filter(None, [*(check.note for check in checks), doubt]))
     known = [check.holds for check in checks if check.holds is not None]
@@ -108,7 +111,7 @@ def judge(goal: Goal, table: Mapping[str, Row]) -> Outcome:
         return Outcome(goal, Verdict.UNKNOWN, value, note)
     if not all(known):
         return Outcome(goal, Verdict.MISS, value, note, doubtful)
-    won = goal.win is not None and _check(goal, goal.win, value, table).holds
+    won = goal.win is not None and _check(goal, goal.win, value, table, ratios).holds
     return Outcome(goal, Verdict.WIN if won else Verdict.PASS, value, note, doubtful)
 
 
@@ -134,25 +137,28 @@ class _Check(NamedTuple):
     partial: bool = False
 
 
-def _check(goal: Goal, bound: Bound, value: float, table: Mapping[str, Row]) -> _Check:
+def _check(
+    goal: Goal, bound: Bound, value: float, table: Mapping[str, Row], ratios: Mapping[str, float] | None
+) -> _Check:
     """Compare a figure with a bound, as far as the proxies it names were measured."""
 
-    def holds(limit: float) -> bool:
-        return value >= limit if goal.at_least else value <= limit
+    def holds(ratio: float) -> bool:
+        return ratio >= bound.factor if goal.at_least else ratio <= bound.factor
 
     if not bound.of:
-        return _Check(holds(bound.factor), "")
+        return _Check(holds(value), "")
     values = {name: v for name in bound.of if (v := number(table.get(name), goal.figure)) is not None}
     missing = [name for name in bound.of if name not in values]
     absent = f"{' and '.join(missing)} not measured" if missing else ""
     if not values:
         return _Check(None, absent)
-    name = (max if goal.at_least else min)(values, key=lambda n: values[n])
-    best = values[name]
-    if best <= 0:  # an added latency lost in the noise
-        return _Check(None, f"{name}: {best:.3f}, no more than noise")
-    note = f"{value / best:.2f} x {name}"
-    return _Check(holds(bound.factor * best), f"{note} ({absent})" if absent else note, bool(missing))
+    lost = [name for name, figure in values.items() if figure <= 0]
+    if lost:  # an added latency lost in the noise
+        return _Check(None, f"{lost[0]}: {values[lost[0]]:.3f}, no more than noise")
+    found = {name: value / figure if ratios is None else ratios[name] for name, figure in values.items()}
+    name = (min if goal.at_least else max)(found, key=lambda n: found[n])
+    note = f"{found[name]:.2f} x {name}"
+    return _Check(holds(found[name]), f"{note} ({absent})" if absent else note, bool(missing))
 
 
 def judge_all(results: Results) -> list[Outcome]:
@@ -160,4 +166,12 @@ def judge_all(results: Results) -> list[Outcome]:
     tables = {name: rows(name, rounds) for name, rounds in results.items()}
     if not any(OURS in table for table in tables.values()):
         return []
-    return [judge(goal, tables[goal.measure]) for goal in GOALS if goal.measure in tables]
+    return [
+        judge(
+            goal,
+            tables[goal.measure],
+            in_pairs(results[goal.measure], goal.figure, OURS) if least(goal.figure) else None,
+        )
+        for goal in GOALS
+        if goal.measure in tables
+    ]

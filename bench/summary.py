@@ -59,6 +59,23 @@ def _with_added(measure: str, run: Row, number: int, rounds: Rounds) -> Figures:
     return {**run, **added}
 
 
+def in_pairs(rounds: Rounds, key: str, chief: str) -> dict[str, float]:
+    """Return how many times each proxy's figure `chief`'s is: the median over the rounds that have both.
+
+    Neighbours in a round had the same machine; the least of each one's rounds may come from different hours of it.
+    """
+    found: dict[str, float] = {}
+    for name, runs in rounds.items():
+        each = [
+            mine / theirs
+            for run, its in zip(rounds.get(chief, ()), runs, strict=False)
+            if (mine := number(run, key)) is not None and (theirs := number(its, key))
+        ]
+        if each:
+            found[name] = statistics.median(each)
+    return found
+
+
 def number(row: Row | None, key: str) -> float | None:
     """Return a figure of a row, None where there is none or it is told in words."""
     value = (row or {}).get(key)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bench.catalogue import DIRECT
+from bench.catalogue import DIRECT, YARDSTICKS
 from bench.goals import Bound, Outcome, judge_all
 from bench.measures.registry import MEASURES
-from bench.summary import Results, Rounds, Row, best_yardstick, least, number, rows
+from bench.summary import Results, Rounds, Row, best_yardstick, in_pairs, least, number, rows
 
 
 def show(value: float | str | None) -> str:
@@ -46,11 +46,18 @@ def _measure(name: str, rounds: Rounds, order: Sequence[str]) -> Iterator[str]:
             yield _line([peer, *[""] * len(columns), "", "0", f"failed: {_why(rounds[peer])}"])
             continue
         value = number(row, chief)
-        ratio = f"{value / best:.2f}" if value and best and best > 0 and peer != DIRECT else ""
+        times = value / best if value and best and best > 0 and peer != DIRECT else None
+        if times is not None and least(chief):
+            ratios = in_pairs(rounds, chief, peer)
+            times = max(ratios[name] for name in YARDSTICKS if name in ratios)
+        ratio = "" if times is None else f"{times:.2f}"
         runs = sum("failed" not in run for run in rounds[peer])
         yield _line([peer, *(show(row.get(c)) for c in columns), ratio, str(runs), show(row.get("bad"))])
     if any(least(c) for c in columns):
-        yield "\nCPU times: the least of all rounds; the rest: medians. The ratio is of `" + chief + "`."
+        yield (
+            "\nCPU times: the least of all rounds; the rest: medians. The ratio is of `" + chief + "`, taken in each"
+            " round: its median."
+        )
     else:
         yield "\nMedians of all rounds. The ratio is of `" + chief + "`."
 

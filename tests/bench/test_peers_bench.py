@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from bench.catalogue import ROUTER, NotFound, Programs, source_digest, version
-from bench.goals import GOALS, Bound, Goal, Verdict, judge
+from bench.goals import GOALS, Bound, Goal, Verdict, judge, judge_all
 from bench.growth import addresses, buckets, quantile_bounds
 from bench.measures.registry import MEASURES
 from bench.measures.saturation import parse_wrk
 from bench.plots import Dot, draw, write_plots
 from bench.script import Script, find
 from bench.startup import imports
-from bench.summary import Results, Row, rows
+from bench.summary import Results, Rounds, Row, in_pairs, rows
 from bench.tables import report, show
 from bench.tally import spread
 from hypothesis import given
@@ -132,6 +132,26 @@ def test_rows_take_the_least_cpu_and_the_median_of_the_rest() -> None:
         "ours": {"cpu_us": 2.0, "lat_p50": 2.0, "bad": 2}
     }
     assert rows("req", {"ours": [{"failed": "x"}]}) == {}
+
+
+def test_ratios_of_cpu_are_taken_round_by_round() -> None:
+    """A round that was slow for all proxies says as much as another, and one lucky round decides nothing (spec 8)."""
+    rounds: Rounds = {
+        "ours": [{"cpu_us": 21.0, "bad": 0}, {"cpu_us": 42.0, "bad": 0}, {"cpu_us": 20.0, "bad": 0}],
+        "nginx": [{"cpu_us": 20.0, "bad": 0}, {"cpu_us": 40.0, "bad": 0}, {"cpu_us": 10.0, "bad": 0}],
+        "haproxy": [{"cpu_us": 30.0, "bad": 0}, {"failed": "x"}, {"cpu_us": 30.0, "bad": 0}],
+    }
+
+    assert in_pairs(rounds, "cpu_us", "ours") == {
+        "ours": 1.0,
+        "nginx": pytest.approx(1.05),
+        "haproxy": pytest.approx((21 / 30 + 20 / 30) / 2),
+    }
+    (outcome,) = judge_all({"req": rounds})
+    assert outcome.verdict is Verdict.PASS
+    assert outcome.value == 20.0
+    assert outcome.note.startswith("1.05 x nginx;")
+    assert judge_all({"req": {"ours": rounds["ours"]}})[0].verdict is Verdict.UNKNOWN
 
 
 def test_added_latency_is_taken_round_by_round() -> None:

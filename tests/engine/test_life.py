@@ -133,4 +133,4 @@ def test_the_router_launches_an_engine_and_drains_it(start_router: Callable[...,
 
     assert deletion == [200]
     assert router.replicas()["replicas"] == []
-    assert harness.launched() == {}
+    wait_until(lambda: not harness.launched(), timeout=10, what="the end of what the router asked the host with")

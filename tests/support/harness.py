@@ -99,7 +99,10 @@ class Harness:
         return router
 
     def launched(self) -> dict[int, str]:
-        """Return the living processes that descend from this test's routers, the routers themselves left out."""
+        """Return the living processes that descend from this test's routers, the routers themselves left out.
+
+        Commands that a router runs on its own host are among them: they come and go.
+        """
         found = marked(TEST_MARK, f"{self._mark}/router")
         return {pid: what for pid, what in found.items() if pid not in {router.pid for router in self._routers}}
 
