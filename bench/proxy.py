@@ -70,12 +70,12 @@ class Proxy:
         self.name = name
         self.port = replicas[0][1] if name == DIRECT else free_port()
         self.argv: list[str] = []
-        self._folder = setting.folder / f"{name}-{tag}"
+        self.folder = setting.folder / f"{name}-{tag}"
         self._cpu = setting.cpu
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         if name != DIRECT:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             self._environment, self.argv = self._command(setting, replicas)
 
     def _command(self, setting: Setting, replicas: Sequence[Address]) -> tuple[dict[str, str], list[str]]:
@@ -83,9 +83,9 @@ class Proxy:
         values = {
             "port": self.port,
             "metrics_port": free_port(),
-            "folder": self._folder,
+            "folder": self.folder,
             "peers": HERE / "peers",
-            "fleet_file": fleet_file(self._folder, replicas),
+            "fleet_file": fleet_file(self.folder, replicas),
             "urls": " ".join(urls),
             "replica_flags": " ".join(f"--replica {url}" for url in urls),
             "nginx_conf": self._nginx(setting, replicas, buffering="on"),
@@ -110,7 +110,7 @@ class Proxy:
         text = (HERE / "peers" / template).read_text()
         for key, value in values.items():
             text = text.replace(f"@{key}@", str(value))
-        path = self._folder / name
+        path = self.folder / name
         path.write_text(text)
         return path
 
@@ -118,7 +118,7 @@ class Proxy:
         servers = [f"        server {host}:{port} max_fails=0;" for host, port in replicas]
         values = {
             "PORT": self.port,
-            "FOLDER": self._folder,
+            "FOLDER": self.folder,
             "FILES": min(setting.files, 65_536),
             "SLOTS": min(setting.files, 65_536) * 5 // 4,
             "SERVERS": "\n".join(servers),
@@ -152,14 +152,14 @@ class Proxy:
         while asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
             if self._process.poll() is not None:
-                raise ProxyFailed(f"it ended with status {self._process.returncode}; see {self._folder}/log.txt")
+                raise ProxyFailed(f"it ended with status {self._process.returncode}; see {self.folder}/log.txt")
             if await self.answers():
                 await asyncio.sleep(0.3)  # some register their replicas one after the other
                 return
-        raise ProxyFailed(f"no answer within {_READY_WITHIN:.0f} s; see {self._folder}/log.txt")
+        raise ProxyFailed(f"no answer within {_READY_WITHIN:.0f} s; see {self.folder}/log.txt")
 
     def _spawn(self) -> None:
-        self._log = (self._folder / "log.txt").open("ab")
+        self._log = (self.folder / "log.txt").open("ab")
         mine = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {self._cpu})  # inherited, so that it counts one core when it sizes its pools
         try:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pypto_serving_router.core.forms import Form, judge_request
-from pypto_serving_router.core.head import RequestHead, forward_request, parse_request
+from pypto_serving_router.core.head import MAX_HEAD, RequestHead, forward_request, parse_request
 from pypto_serving_router.errors import RequestError
 
 if TYPE_CHECKING:
@@ -109,6 +109,15 @@ def test_a_head_that_is_not_whole_fits_no_form() -> None:
     for size in range(len(whole)):
         assert form.fill(whole[:size]) is None
         assert form.fill(whole[:size], last) is None
+
+
+def test_a_head_that_is_too_large_fits_no_form() -> None:
+    """The limit of a head holds for whatever its values are (spec 4.10)."""
+    form = learned(block(b"Authorization: a"))
+    room = MAX_HEAD - len(block(b"Authorization: ") + b"\r\n\r\n")
+
+    assert form.fill(received(b"Authorization: " + b"a" * room)) is not None
+    assert form.fill(received(b"Authorization: " + b"a" * (room + 1))) is None
 
 
 def test_a_field_that_changes_becomes_a_blank() -> None:

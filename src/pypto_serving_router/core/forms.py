@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pypto_serving_router.core import lines as kinds
-from pypto_serving_router.core.head import MAX_LENGTH_DIGITS, RequestHead, parse_request
+from pypto_serving_router.core.head import MAX_HEAD, MAX_LENGTH_DIGITS, RequestHead, parse_request
 from pypto_serving_router.core.lines import is_text, request_lines
 from pypto_serving_router.core.session_id import from_header
 
@@ -110,7 +110,7 @@ class Form:
                 return None
             values.append(data[start:end])
         head.size = end + len(self._tail)
-        if data[end : head.size] != self._tail:
+        if head.size > MAX_HEAD or data[end : head.size] != self._tail:
             return None
         head.form = self
         head.method = self._method
