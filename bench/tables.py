@@ -53,13 +53,9 @@ def _measure(name: str, rounds: Rounds, order: Sequence[str]) -> Iterator[str]:
         ratio = "" if times is None else f"{times:.2f}"
         runs = sum("failed" not in run for run in rounds[peer])
         yield _line([peer, *(show(row.get(c)) for c in columns), ratio, str(runs), show(row.get("bad"))])
-    if any(least(c) for c in columns):
-        yield (
-            "\nCPU times: the least of all rounds; the rest: medians. The ratio is of `" + chief + "`, taken in each"
-            " round: its median."
-        )
-    else:
-        yield "\nMedians of all rounds. The ratio is of `" + chief + "`."
+    cpu = any(least(c) for c in columns)
+    shown = "CPU times: the least of all rounds; the rest: medians." if cpu else "Medians of all rounds."
+    yield f"\n{shown} The ratio is of `{chief}`{', in the median of the rounds' if least(chief) else ''}."
 
 
 def _why(runs: Sequence[Row]) -> str:
