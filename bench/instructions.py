@@ -2,8 +2,8 @@
 
 python -m bench.instructions [--peers ours,nginx] [--tests req,reqbody,sse]
 
-A count does not depend on what else the machine does: a hundredth shows, where a CPU time varies by a tenth. It knows
-neither the kernel nor the caches, so it says what a change of our own code has changed, and no more.
+A count hardly depends on what else the machine does: it varies by two hundredths, where a CPU time varies by a tenth
+and more. It knows neither the kernel nor the caches, so it says what a change of our own code has changed, and no more.
 """
 
 import argparse

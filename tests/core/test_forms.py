@@ -151,6 +151,11 @@ def test_what_does_not_fit_is_judged_line_by_line(lines: list[bytes]) -> None:
     form = learned(block(b"Content-Length: 5", b"X-Session-Id: a"))
 
     assert form.fill(received(*lines)) is None
+    try:
+        read: object = shown(filled(form, block(*lines), None)[0])
+    except RequestError as error:
+        read = error.status, error.code, str(error)
+    assert read == judged(block(*lines))
 
 
 @pytest.mark.parametrize(

@@ -76,14 +76,15 @@ class Form:
         head.length = -1
         head.sessions = head.session = None
         head.values = values = []
-        known = last.values if last is not None and last.form is self else None
+        if last is not None and last.form is not self:
+            last = None
         end = 0
         for number, (before, size, kind) in enumerate(self._blanks):
             start = end + size
             if data[end:start] != before:
                 return None
-            if known is not None and last is not None:
-                value = known[number]
+            if last is not None:
+                value = last.values[number]
                 end = start + len(value)
                 if data[start:end] == value:
                     values.append(value)

@@ -45,7 +45,7 @@ MAX_PIPELINED: Final = 64 * 1024
 
 _LINGER: Final = 5.0  # seconds for a client to notice that its answer is there
 _MAX_LINGER_BYTES: Final = 16 * 1024 * 1024
-_EMPTY_LINES: Final = re.compile(rb"(?:\r\n)*+")
+_EMPTY_LINES: Final = re.compile(rb"(?:\r\n)++")
 _COPIED: Final = 16 * 1024  # bytes of a body that are copied rather than looked at where they lie
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -308,7 +308,7 @@ class ClientConnection:
         head = None if form is None else form.fill(data, self.head)
         if head is None:
             if data[:2] == b"\r\n":  # RFC 9112 2.2: empty lines before a request line are passed over
-                data = data[_EMPTY_LINES.match(data).end() :]  # type: ignore[union-attr] # it matches anything
+                data = _EMPTY_LINES.sub(b"", data, count=1)
             end = data.find(b"\r\n\r\n", 0, MAX_HEAD)
             if end < 0:
                 self._await_head(data)
