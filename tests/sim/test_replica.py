@@ -123,14 +123,13 @@ def test_echo_shows_what_arrived(sim: Sim) -> None:
 
 def first_token_after(sim: Sim, body: dict[str, Any]) -> tuple[float, int]:
     """Return the seconds to the first event of a stream, and how many tokens the usage says were cached."""
-    began = time.perf_counter()
-    with (
-        openai.OpenAI(base_url=f"{sim.url}/v1", api_key="none", max_retries=0) as client,
-        client.chat.completions.create(**body, stream=True, stream_options={"include_usage": True}) as stream,
-    ):
-        next(iter(stream))
-        first = time.perf_counter() - began
-        usage = list(stream)[-1].usage
+    with openai.OpenAI(base_url=f"{sim.url}/v1", api_key="none", max_retries=0) as client:
+        client.models.list()  # so that neither the client's making nor its connection is counted
+        began = time.perf_counter()
+        with client.chat.completions.create(**body, stream=True, stream_options={"include_usage": True}) as stream:
+            next(iter(stream))
+            first = time.perf_counter() - began
+            usage = list(stream)[-1].usage
     assert usage
     assert usage.prompt_tokens_details
     return first, usage.prompt_tokens_details.cached_tokens or 0
@@ -138,7 +137,7 @@ def first_token_after(sim: Sim, body: dict[str, Any]) -> tuple[float, int]:
 
 def test_the_second_turn_is_faster_where_the_first_was(harness: Harness) -> None:
     """A turn on the replica that has its prefix in cache begins visibly sooner than on another one (spec 10)."""
-    rate = ("--sim-prefill-rate", "2000")
+    rate = ("--sim-prefill-rate", "1000")
     here, elsewhere = harness.start_sim(*rate), harness.start_sim(*rate)
     first_turn = chat("Once upon a time. " * 250, max_tokens=4)
     first_token_after(here, first_turn)
