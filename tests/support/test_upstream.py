@@ -9,6 +9,7 @@ import h11
 import pytest
 import trustme
 from tests.support.upstream import OK, RawUpstream, then_close, then_reset, then_silence
+from tests.support.waiting import wait_until
 from tests.support.wire import Wire
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ def test_a_reset_by_the_client_is_seen(start_upstream: Callable[..., RawUpstream
         wire.send(GET)
         upstream.wait_requests(1)
         wire.reset()
-    upstream.close()
+    (connection,) = upstream.connections
 
-    assert upstream.connections[0].ending == "rst"
+    assert wait_until(lambda: connection.ending, what="the end as the upstream sees it") == "rst"
 
 
 def test_answers_are_read_strictly(start_upstream: Callable[..., RawUpstream]) -> None:
